@@ -18,7 +18,7 @@ def mine() -> int:
         return 0
 
 
-def crowded(masks: Sequence[int]) -> bool:
+def oversubscribed(masks: Sequence[int]) -> bool:
     """Whether ranks that may run there cannot have a processor each.
 
     The rank with the smallest choice takes one first: right wherever any two masks are disjoint or one lies within the other, as

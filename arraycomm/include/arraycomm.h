@@ -96,7 +96,7 @@ typedef struct acomm_call {
     int32_t kind, dtype, redop;
     int32_t root;        /* of a message the peer; of a receive -1: any, and when it has been run its source */
     struct acomm_failure *failure; /* the engine's own, as the next two: NULL */
-    void (*let_go)(void *lock);
+    void (*release_lock)(void *lock);
     void *lock;
 } acomm_call;
 

@@ -70,7 +70,7 @@ typedef struct acomm_group_options {
     const int32_t *hosts;     /* host number of each rank: equal numbers share memory */
     const int32_t *processes; /* process of each rank on this host; of other ranks any number */
     int32_t local;            /* ranks on this one's host, itself included, whether or not they share memory */
-    int32_t crowded;          /* 1: those cannot have a processor each, so that who waits must not spin long */
+    int32_t oversubscribed;          /* 1: those cannot have a processor each, so that who waits must not spin long */
     int32_t segment_fd;       /* sealed memfd of the ranks on this host, or -1; the engine duplicates it */
     int32_t connections;      /* TCP connections per pair and direction, >= 1 */
     acomm_fabric *fabric;     /* what carries data between hosts; NULL: TCP. It outlives the group */
@@ -165,7 +165,7 @@ int acomm_group_stop(acomm_group *group, const char *why);
 int acomm_group_close(acomm_group *group);
 
 /* ---- operations ---- */
-/* acomm_call's last fields: `failure` is filled where a message has failed after it was begun, and may be NULL; `let_go` is called once,
+/* acomm_call's last fields: `failure` is filled where a message has failed after it was begun, and may be NULL; `release_lock` is called once,
  * before anything is waited for, where the caller holds a lock (Python's), otherwise it is NULL. A timeout of 0 is over at once. */
 /* Blocks until the end. */
 int acomm_run(acomm_group *group, acomm_call *call);

@@ -80,7 +80,7 @@ class SocketCommunicator(EngineCommunicator):
         algorithms, hosts = wanted_algorithms(), self._endpoint.peers.hosts_of(self._members)
         here = self._endpoint.peers.beside(self._endpoint.rank, self._members)
         self._transports = _transports(hosts, here == self.size)
-        self._crowded = self._endpoint.peers.crowded(self._endpoint.rank, self._members)
+        self._oversubscribed = self._endpoint.peers.oversubscribed(self._endpoint.rank, self._members)
         tuned = self._tuned()
         local = [member for member, host in zip(self._members, hosts, strict=True) if host == hosts[self.rank]]
         piece = settings.get_integer("ARRAYCOMM_PIECE_BYTES")
@@ -92,7 +92,7 @@ class SocketCommunicator(EngineCommunicator):
         segment = self._share(local, sizes, watch) if len(local) > 1 else None
         options = ffi.new("acomm_group_options *", {
             "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1], "processes": keep[2],
-            "local": here, "crowded": self._crowded,
+            "local": here, "oversubscribed": self._oversubscribed,
             "segment_fd": -1 if segment is None else segment.fileno(),
             "segment_bytes": 0 if segment is None else os.fstat(segment.fileno()).st_size, "piece_bytes": piece,
             "connections": self._endpoint.connections, "fabric": self._endpoint.fabric,
@@ -140,7 +140,7 @@ class SocketCommunicator(EngineCommunicator):
         rest = f", and {len(hosts) - _SHOWN} more" if len(hosts) > _SHOWN else ""
         over = _ABOUT[self._transports[0]].format(self.network)
         return f"{over}, host{'s' * (len(hosts) > 1)} {', '.join(hosts[:_SHOWN])}{rest}" \
-               + ", whose ranks here cannot have a processor each" * self._crowded
+               + ", whose ranks here cannot have a processor each" * self._oversubscribed
 
     # ---- memory ----
 

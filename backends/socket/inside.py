@@ -113,7 +113,7 @@ class _Alike(Peers):
     def __init__(self, size: int, tuning: Any) -> None:
         mine = peers.this_process([("127.0.0.1", 0)], "inside", "", tuning)
         super().__init__([peers.encode(mine)] * size, mine)
-        self._pid, self._all_crowded = mine.pid, super().crowded(0, range(size))
+        self._pid, self._all_oversubscribed = mine.pid, super().oversubscribed(0, range(size))
 
     def process(self, rank: int) -> int:
         return self._pid
@@ -124,8 +124,8 @@ class _Alike(Peers):
     def beside(self, rank: int, members: Sequence[int]) -> int:
         return len(members)
 
-    def crowded(self, rank: int, members: Sequence[int]) -> bool:
-        return self._all_crowded and (len(members) == len(self) or super().crowded(rank, members))
+    def oversubscribed(self, rank: int, members: Sequence[int]) -> bool:
+        return self._all_oversubscribed and (len(members) == len(self) or super().oversubscribed(rank, members))
 
 
 class _Pairs:

@@ -146,10 +146,10 @@ class Peers:
         """How many of them are on this rank's host, even where ARRAYCOMM_TRANSPORT=tcp keeps them apart."""
         return sum(_machine(self.hosts[member]) == _machine(self.hosts[rank]) for member in members)
 
-    def crowded(self, rank: int, members: Sequence[int]) -> bool:
+    def oversubscribed(self, rank: int, members: Sequence[int]) -> bool:
         """Whether those on this rank's host cannot have a processor each, of those that they may run on."""
         here = _machine(self.hosts[rank])
-        return processors.crowded([self._processors[member] for member in members if _machine(self.hosts[member]) == here])
+        return processors.oversubscribed([self._processors[member] for member in members if _machine(self.hosts[member]) == here])
 
 
 def tuning() -> Tuning | None:

@@ -109,14 +109,14 @@ def _cards(*places: tuple[str, int]) -> peers.Peers:
 def test_ranks_that_a_launcher_has_bound_have_a_processor_each() -> None:
     bound = _cards(("a", 1), ("a", 2), ("b", 1), ("a", 2))
     assert [bound.hosts, bound.connections] == [[b"a", b"a", b"b", b"a"], 1]
-    assert not bound.crowded(0, [0, 1])
-    assert not bound.crowded(0, [0, 1, 2])  # that one is on another host
-    assert bound.crowded(1, [1, 2, 3])  # two on one processor
-    assert not bound.crowded(2, [1, 2, 3])
+    assert not bound.oversubscribed(0, [0, 1])
+    assert not bound.oversubscribed(0, [0, 1, 2])  # that one is on another host
+    assert bound.oversubscribed(1, [1, 2, 3])  # two on one processor
+    assert not bound.oversubscribed(2, [1, 2, 3])
     assert bound[2].processors == 1
 
 
 def test_ranks_that_nobody_has_bound_are_counted() -> None:
     free = _cards(("a", 3), ("a", 3), ("a", 3))
-    assert not free.crowded(1, [0, 1])
-    assert free.crowded(1, [0, 1, 2])
+    assert not free.oversubscribed(1, [0, 1])
+    assert free.oversubscribed(1, [0, 1, 2])

@@ -32,8 +32,8 @@ def test_nothing_is_known_where_the_system_does_not_tell(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "sched_getaffinity", refuse)
     assert processors.mine() == 0
-    assert processors.crowded([0])
-    assert processors.crowded([0, 3])
+    assert processors.oversubscribed([0])
+    assert processors.oversubscribed([0, 3])
 
 
 @pytest.mark.parametrize(("ranks", "expected"), [
@@ -54,5 +54,5 @@ def test_nothing_is_known_where_the_system_does_not_tell(monkeypatch: pytest.Mon
     ([{5000}, {5001}], False),
     ([{5000}, {5000}], True),
 ])
-def test_crowded(ranks: list[set[int]], expected: bool) -> None:
-    assert processors.crowded([_mask(cpus) for cpus in ranks]) == expected
+def test_oversubscribed(ranks: list[set[int]], expected: bool) -> None:
+    assert processors.oversubscribed([_mask(cpus) for cpus in ranks]) == expected

@@ -152,7 +152,7 @@ def test_several_hosts_have_a_section():
     made = tune_table.derived(given, [Choice("reduce_scatter", "hosts", 4, (Pick("pairwise", 100), Pick("leaders", None)))])
     first = [tune_table._first(made, where, 4, size) for where in ("hosts", "uneven", "tcp") for size in (50, 1 << 30)]
     assert first == ["pairwise", "leaders", "pairwise", "pairwise", "bruck", "pairwise"]
-    assert 'ROW(REDUCE_SCATTER, "leaders", hosts_reduce_scatter, EVEN_HOSTS, CHECKS, ALWAYS, 0)' in map(str, made)
+    assert 'ROW(REDUCE_SCATTER, "leaders", hierarchical_reduce_scatter, EVEN_HOSTS, CHECKS, ALWAYS, 0)' in map(str, made)
 
 
 def test_without_a_clone_there_is_no_table(monkeypatch, tmp_path):

@@ -19,7 +19,7 @@ from tests.standin import arrays
 from .worlds import Context
 
 _SYSTEM_ERROR, _REMOTE_ERROR = 2, 6
-_SOON = 2.0  # s; told within one, on a crowded machine
+_SOON = 2.0  # s; told within one, on a busy machine
 _OPENING = 8.0  # s; a rank that cannot fetch the others' memory tries again for a while
 _LONG = 20.0
 _AT_ONCE = 0.05
@@ -55,7 +55,7 @@ def raises(context: Context, label: str, call: Callable[[], object], kinds: tupl
 
 
 def raises_at_once(context: Context, label: str, call: Callable[[], object], kinds: tuple[type[BaseException], ...]) -> None:
-    """Whenever it is called. The fastest of some tries counts: on a crowded machine a rank may have to wait for its turn."""
+    """Whenever it is called. The fastest of some tries counts: on a busy machine a rank may have to wait for its turn."""
     took = min(_raises(context, label, call, kinds, ()) for _ in range(5))
     context.check(took < _AT_ONCE, f"{label}: after {took:.2f} s")
 

@@ -31,7 +31,7 @@ from arraycomm.launch.spawn import spawn
 
 from .data import bits
 
-LIMIT = 120.0  # s for one task: hundreds of combinations on a crowded machine
+LIMIT = 120.0  # s for one task: hundreds of combinations on a busy machine
 _SHOWN = 12  # failures of one task that are printed
 _Test = TypeVar("_Test", bound=Callable[..., None])
 

@@ -73,11 +73,11 @@ def _told(rank: int) -> None:
         assert lines == [f"group 'world' is open: rank {rank} of 2, backend socket, TCP on one host, host {socket.gethostname()}"]
 
 
-def _bound(rank: int, to: Sequence[int], crowded: bool) -> None:
+def _bound(rank: int, to: Sequence[int], oversubscribed: bool) -> None:
     os.sched_setaffinity(0, {to[rank]})
     logging.getLogger("arraycomm").setLevel(logging.INFO)
     with logged() as lines, arraycomm.init():
-        assert lines[0].endswith("whose ranks here cannot have a processor each") == crowded
+        assert lines[0].endswith("whose ranks here cannot have a processor each") == oversubscribed
 
 
 def test_the_line_tells_of_ranks_that_share_a_processor() -> None:

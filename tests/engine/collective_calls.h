@@ -1,7 +1,7 @@
 /* The algorithms over links, and calls of them: what a rank gives, and what it must get. */
 #ifndef COLLECTIVE_CALLS_H
 #define COLLECTIVE_CALLS_H
-#include "group/agree.h"
+#include "group/signature.h"
 #include "collectives/collectives.h"
 #include "fake_group.h"
 #include "reduce/reduce.h"
@@ -253,7 +253,7 @@ static inline int run_like_group(const struct algorithm_case *a, struct acomm_op
 {
     const struct algorithm row = {.kind = a->kind, .name = a->name, .run = a->run, .does = a->checks ? CHECKS : 0};
     op->algorithm = &row;
-    int rc = a->checks ? 0 : agree(op);
+    int rc = a->checks ? 0 : signature_check(op);
     return rc ? rc : a->run(op);
 }
 

@@ -30,7 +30,7 @@ struct fake_world {
     struct acomm_node node;
     struct link *links[2][FAKE_RANKS][FAKE_RANKS]; /* [incoming, outgoing][of rank][peer] */
     struct link_ring *rings[FAKE_RANKS][FAKE_RANKS];
-    struct bell bells[FAKE_RANKS];
+    struct doorbell doorbells[FAKE_RANKS];
     _Atomic int wrong;
 };
 static struct fake_world *fake; /* the one world that exists at a time */
@@ -40,7 +40,7 @@ static void kick(struct acomm_group *g)
     uint64_t one = 1;
     if (write(g->wake_fd, &one, sizeof one) < 0)
         atomic_fetch_add(&fake->wrong, 1);
-    bell_ring(g->bell);
+    doorbell_ring(g->doorbell);
 }
 
 int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)
@@ -131,8 +131,8 @@ static void fake_ring(struct fake_world *w, int from, int to, size_t bytes)
     size_t footprint = (link_shm_footprint(bytes) + 4095) / 4096 * 4096;
     w->rings[from][to] = aligned_alloc(4096, footprint);
     memset(w->rings[from][to], 0, footprint);
-    w->links[1][from][to] = link_shm_new(to, true, w->rings[from][to], bytes, &w->bells[from], &w->bells[to]);
-    w->links[0][to][from] = link_shm_new(from, false, w->rings[from][to], bytes, &w->bells[to], &w->bells[from]);
+    w->links[1][from][to] = link_shm_new(to, true, w->rings[from][to], bytes, &w->doorbells[from], &w->doorbells[to]);
+    w->links[0][to][from] = link_shm_new(from, false, w->rings[from][to], bytes, &w->doorbells[to], &w->doorbells[from]);
 }
 
 static int fake_connections(const struct fake_world *w)
@@ -154,13 +154,13 @@ static struct acomm_group *fake_member(int rank, int n)
     struct acomm_group *g = calloc(1, sizeof *g);
     g->node = &fake->node;
     g->rank = rank;
-    g->bell = &fake->bells[rank];
+    g->doorbell = &fake->doorbells[rank];
     g->size = n;
     g->check = true;
     g->connections = fake_connections(fake);
     g->loopback = fake->transport == FAKE_RINGS;
     g->hosts.all = (struct team){.rank = rank, .size = n};
-    g->crowded = true;
+    g->oversubscribed = true;
     g->members = malloc((size_t)n * sizeof *g->members);
     for (int i = 0; i < n; i++)
         g->members[i] = 100 + i;

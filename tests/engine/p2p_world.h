@@ -36,7 +36,7 @@ struct world {
     struct acomm_group groups[RANKS];
     struct link *out[RANKS][RANKS], *in[RANKS][RANKS]; /* [from][to] */
     struct link_ring *rings[RANKS][RANKS];
-    struct bell bells[RANKS];
+    struct doorbell doorbells[RANKS];
     struct acomm_node node;
     _Atomic int left[RANKS], recycled, lost;
     char *arenas[RANKS];                   /* as their peers map them; NULL: they have none */
@@ -83,7 +83,7 @@ int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)
 
 int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const char *text)
 {
-    op_let_go(op); /* as the real one */
+    op_release_lock(op); /* as the real one */
     acomm_failure failure = {.code = code, .culprit = culprit, .origin = op->group->rank, .errnum = errnum};
     op_header(op, &failure.mine);
     strncpy(failure.text, text ? text : "", sizeof failure.text - 1);
@@ -133,8 +133,8 @@ static void make_ring(struct world *w, int from, int to)
     size_t bytes = link_shm_footprint(w->ring);
     w->rings[from][to] = aligned_alloc(128, (bytes + 127) / 128 * 128);
     memset(w->rings[from][to], 0, bytes);
-    w->out[from][to] = link_shm_new(to, true, w->rings[from][to], w->ring, &w->bells[from], &w->bells[to]);
-    w->in[from][to] = link_shm_new(from, false, w->rings[from][to], w->ring, &w->bells[to], &w->bells[from]);
+    w->out[from][to] = link_shm_new(to, true, w->rings[from][to], w->ring, &w->doorbells[from], &w->doorbells[to]);
+    w->in[from][to] = link_shm_new(from, false, w->rings[from][to], w->ring, &w->doorbells[to], &w->doorbells[from]);
 }
 
 static void make_sockets(struct world *w, int from, int to)
@@ -164,9 +164,9 @@ static inline struct world *world_open(int size, size_t ring)
     for (int rank = 0; rank < size; rank++) {
         struct acomm_group *g = &w->groups[rank];
         processes[rank] = (int32_t)getpid();
-        *g = (struct acomm_group){.node = &w->node, .rank = rank, .size = size, .bell = ring ? &w->bells[rank] : NULL, .members = members,
-                                    .shared.processes = processes, .hosts = {.seat = members, .host = {.size = size}},
-                                  .timeout = 60 * SECOND, .crowded = size > sysconf(_SC_NPROCESSORS_ONLN)};
+        *g = (struct acomm_group){.node = &w->node, .rank = rank, .size = size, .doorbell = ring ? &w->doorbells[rank] : NULL, .members = members,
+                                    .shared.processes = processes, .hosts = {.local_rank = members, .host = {.size = size}},
+                                  .timeout = 60 * SECOND, .oversubscribed = size > sysconf(_SC_NPROCESSORS_ONLN)};
         pthread_mutex_init(&g->lock, NULL);
         g->p2p = p2p_open(g);
     }
@@ -239,7 +239,7 @@ static inline int world_do(struct acomm_group *g, int kind, void *data, uint64_t
     struct acomm_op op = message(g, kind, data, count, ACOMM_UINT8, peer, tag);
     struct caller caller = {.thread = pthread_self(), .holds = true};
     op.synchronous = true;
-    op.let_go = give_up_lock;
+    op.release_lock = give_up_lock;
     op.lock = &caller;
     int rc = p2p_post(g->p2p, &op);
     return rc ? rc : p2p_wait(g->p2p, &op);

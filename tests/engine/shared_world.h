@@ -14,7 +14,7 @@
 
 #define MAX_RANKS 8
 #ifndef PIECE
-#define PIECE 8192 /* the least that goes through the seats' areas */
+#define PIECE 8192 /* the least that goes through the regions' areas */
 #endif
 #define SECOND 1000000000ll
 
@@ -24,20 +24,20 @@ struct rank_thread { struct world *world; int rank; };
 
 static inline void *rank_main(void *argument)
 {
-    struct rank_thread *seat = argument;
-    struct world *w = seat->world;
+    struct rank_thread *local_rank = argument;
+    struct world *w = local_rank->world;
     int32_t members[MAX_RANKS], hosts[MAX_RANKS] = {0}, processes[MAX_RANKS];
     for (int i = 0; i < w->n; i++) {
         members[i] = i;
         processes[i] = (int32_t)getpid();
     }
-    acomm_group_options o = {.id = 1, .rank = seat->rank, .size = w->n, .local = w->n, .crowded = w->n > sysconf(_SC_NPROCESSORS_ONLN),
+    acomm_group_options o = {.id = 1, .rank = local_rank->rank, .size = w->n, .local = w->n, .oversubscribed = w->n > sysconf(_SC_NPROCESSORS_ONLN),
                              .members = members, .hosts = hosts, .processes = processes, .segment_fd = w->fd, .segment_bytes = w->bytes, .piece_bytes = PIECE,
                              .connections = 1, .check = 1, .timeout = 20 * SECOND};
     acomm_group *g = NULL;
-    w->result[seat->rank] = acomm_group_open(NULL, &o, &g);
-    if (!w->result[seat->rank]) {
-        w->result[seat->rank] = w->body(g, seat->rank, w->n);
+    w->result[local_rank->rank] = acomm_group_open(NULL, &o, &g);
+    if (!w->result[local_rank->rank]) {
+        w->result[local_rank->rank] = w->body(g, local_rank->rank, w->n);
         acomm_group_close(g);
     }
     return NULL;
@@ -48,10 +48,10 @@ static inline void run(int n, int (*body)(acomm_group *, int, int), int want)
     struct world w = {.n = n, .fd = memfd_create("test", MFD_CLOEXEC), .bytes = acomm_segment_bytes(n, PIECE, 1), .body = body};
     CHECK(ftruncate(w.fd, (off_t)w.bytes) == 0);
     pthread_t threads[MAX_RANKS];
-    struct rank_thread seats[MAX_RANKS];
+    struct rank_thread regions[MAX_RANKS];
     for (int i = 0; i < n; i++) {
-        seats[i] = (struct rank_thread){&w, i};
-        pthread_create(&threads[i], NULL, rank_main, &seats[i]);
+        regions[i] = (struct rank_thread){&w, i};
+        pthread_create(&threads[i], NULL, rank_main, &regions[i]);
     }
     for (int i = 0; i < n; i++) {
         pthread_join(threads[i], NULL);

@@ -49,7 +49,7 @@ static int ahead(acomm_group *g, int rank, int n)
     int wrong = 0;
     if (rank)
         reach(1);
-    for (int turn = 0; turn < (int)shared_ahead(g->crowded); turn++) {
+    for (int turn = 0; turn < (int)shared_ahead(g->oversubscribed); turn++) {
         fill(x, rank ? -1 : turn, (uint64_t)(COUNT * (n + 1)));
         bool parts = turn % 3 == 2;
         uint64_t count = turn % 2 ? COUNT : 1;
@@ -92,7 +92,7 @@ static int alone(acomm_group *g, int rank, int n)
         rc = acomm_run(g, &(acomm_call){.kind = ACOMM_BROADCAST, .in = x, .out = x, .count = 1, .dtype = ACOMM_INT32,
                                         .timeout = SECOND / 20});
     acomm_failure f;
-    return done == (int)shared_ahead(g->crowded) + 1 && acomm_group_failure(g, &f) && f.culprit == 1 ? rc : 1;
+    return done == (int)shared_ahead(g->oversubscribed) + 1 && acomm_group_failure(g, &f) && f.culprit == 1 ? rc : 1;
 }
 
 /* Many times round the slots and the area, with roots that change, some ranks slow, and operations in between that wait. */
@@ -154,7 +154,7 @@ static int find_out(acomm_group *g, int rank)
 {
     int32_t x[4] = {1, 2, 3, 4};
     int rc = 0;
-    for (int i = 0; how == SLOTS_RUN_OUT && i <= (int)shared_ahead(g->crowded) && !rc; i++)
+    for (int i = 0; how == SLOTS_RUN_OUT && i <= (int)shared_ahead(g->oversubscribed) && !rc; i++)
         rc = broadcast(g, rank, rank, x, 4, NULL);
     if (how == NEXT_WAITS)
         rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = x, .out = x, .count = 4);

@@ -49,7 +49,7 @@ static int await_once(struct acomm_op *op)
 struct waiting {
     int (*wait)(struct acomm_op *);
     int peer_at;             /* the processor of rank 0 */
-    bool crowded;
+    bool oversubscribed;
     bool lent;               /* rank 0 has our processor when we yield */
 };
 
@@ -57,7 +57,7 @@ struct waiting {
 static int64_t wait_once(struct waiting t)
 {
     int32_t members[] = {0, 1}, hosts[] = {0, 0}, processes[] = {1, 1};
-    acomm_group_options o = {.id = 1, .rank = 1, .size = 2, .local = 2, .crowded = t.crowded,
+    acomm_group_options o = {.id = 1, .rank = 1, .size = 2, .local = 2, .oversubscribed = t.oversubscribed,
                              .members = members, .hosts = hosts, .processes = processes, .piece_bytes = PIECE, .segment_fd = memfd_create("test", MFD_CLOEXEC),
                              .segment_bytes = acomm_segment_bytes(2, PIECE, 1), .connections = 1, .check = 1, .timeout = 20 * SECOND};
     acomm_group *g = NULL;
@@ -73,7 +73,7 @@ static int64_t wait_once(struct waiting t)
     CHECK_EQUAL(atomic_load(shared_cpu(&g->shared, 1)), 1 + first);
     struct cpu_turn *ours = shared_turn(&g->shared, 1);
     CHECK(!yields || (atomic_load(&ours->since) && atomic_load(&ours->until)));
-    int64_t until = atomic_load(&g->stolen.until);
+    int64_t until = atomic_load(&g->preempted.until);
     theirs = NULL;
     acomm_group_close(g);
     close(o.segment_fd);
@@ -101,9 +101,9 @@ static void test_yields_at_once_for_a_message_of_a_rank_on_the_same_processor(vo
 }
 
 /* Steps of a wait before it yields. */
-static int steps(int where, bool crowded)
+static int steps(int where, bool oversubscribed)
 {
-    struct acomm_group group = {.size = 2, .crowded = crowded};
+    struct acomm_group group = {.size = 2, .oversubscribed = oversubscribed};
     struct acomm_op op = {.group = &group, .deadline = INT64_MAX, .timeout = SECOND};
     struct wait w = wait_start(&op);
     w.where = where;
@@ -115,10 +115,10 @@ static int steps(int where, bool crowded)
 
 static void test_yields_at_once_for_a_rank_on_the_same_processor(void)
 {
-    for (int crowded = 0; crowded < 2; crowded++) {
-        CHECK_EQUAL(steps(WAIT_HERE, crowded), 1);
-        CHECK(steps(WAIT_ANYWHERE, crowded) > FEW);
-        CHECK(steps(WAIT_APART, crowded) > FEW);
+    for (int oversubscribed = 0; oversubscribed < 2; oversubscribed++) {
+        CHECK_EQUAL(steps(WAIT_HERE, oversubscribed), 1);
+        CHECK(steps(WAIT_ANYWHERE, oversubscribed) > FEW);
+        CHECK(steps(WAIT_APART, oversubscribed) > FEW);
     }
 }
 
@@ -127,22 +127,22 @@ static void test_counts_the_ranks_of_the_host(void)
 {
     int32_t members[] = {0, 1, 2}, apart[] = {0, 1, 2};
     for (int local = 1; local <= 3; local++) {
-        acomm_group_options o = {.id = 1, .rank = 1, .size = 3, .local = local, .crowded = local > 2, .members = members,
+        acomm_group_options o = {.id = 1, .rank = 1, .size = 3, .local = local, .oversubscribed = local > 2, .members = members,
                                  .hosts = apart, .segment_fd = -1, .connections = 1};
         acomm_group *g = NULL;
         CHECK_EQUAL(acomm_group_open(NULL, &o, &g), 0);
-        CHECK_EQUAL(g->crowded, local > 2);
+        CHECK_EQUAL(g->oversubscribed, local > 2);
         CHECK_EQUAL(g->loopback, local == 3);
         acomm_group_close(g);
     }
 }
 
 /* Long turns are taken for others', unless another rank tells of having had them on our core, where it may copy for as long. */
-static void test_a_core_that_another_rank_needs_is_not_stolen(void)
+static void test_a_core_that_another_rank_needs_is_not_preempted(void)
 {
     turn = SECOND / 1000;
-    CHECK(wait_once((struct waiting){.wait = await_once, .crowded = true}) > 0);
-    CHECK_EQUAL(wait_once((struct waiting){.wait = await_once, .crowded = true, .lent = true}), 0);
+    CHECK(wait_once((struct waiting){.wait = await_once, .oversubscribed = true}) > 0);
+    CHECK_EQUAL(wait_once((struct waiting){.wait = await_once, .oversubscribed = true, .lent = true}), 0);
     turn = 0;
 }
 
@@ -195,13 +195,13 @@ static void test_who_slept_shortly_yields_longer(void)
         longest = yields_after(&op, 0);
     CHECK(longest > 2 * MILLISECOND && longest < 10 * MILLISECOND);
     CHECK_EQUAL(yields_after(&op, 20 * MILLISECOND), usual); /* somebody is late */
-    atomic_store(&group.stolen.until, INT64_MAX); /* it sleeps at once, because others than ranks want its core */
+    atomic_store(&group.preempted.until, INT64_MAX); /* it sleeps at once, because others than ranks want its core */
     CHECK_EQUAL(yields_after(&op, MILLISECOND), usual);
-    atomic_store(&group.stolen.until, 0);
-    group.crowded = true;
+    atomic_store(&group.preempted.until, 0);
+    group.oversubscribed = true;
     int64_t turns = wait_start(&op).yield_ns;
     CHECK_EQUAL(yields_after(&op, MILLISECOND), turns);
-    group.crowded = false;
+    group.oversubscribed = false;
     CHECK_EQUAL(wait_start(&op).yield_ns, usual);
     struct shared shared = group.shared;
     group.shared.base = NULL; /* sockets are slept on by poll() */
@@ -214,7 +214,7 @@ int main(void)
     TEST(test_yields_at_once_for_a_rank_on_the_same_processor);
     TEST(test_yields_at_once_for_a_message_of_a_rank_on_the_same_processor);
     TEST(test_counts_the_ranks_of_the_host);
-    TEST(test_a_core_that_another_rank_needs_is_not_stolen);
+    TEST(test_a_core_that_another_rank_needs_is_not_preempted);
     TEST(test_lent);
     TEST(test_who_slept_shortly_yields_longer);
     return CHECK_RESULT();

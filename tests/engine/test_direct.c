@@ -76,7 +76,7 @@ static int turns(acomm_group *g, int rank, int n, bool pushed)
         for (int other = 0; !(pushed && rank) && other < n; other++)
             found += wrong(all + COUNT * (uint64_t)other, other, turn, 0);
     }
-    CHECK_EQUAL(g->direct.reach, WAY_CLOSED);
+    CHECK_EQUAL(g->direct.reach, PATH_CLOSED);
     free(all);
     return found;
 }

@@ -242,7 +242,7 @@ static int offer_later(acomm_group *g, int rank, int n)
             given = (int32_t *)acomm_block_address(block);
         }
         if (turn == LATER)
-            g->direct.map = WAY_CLOSED;
+            g->direct.map = PATH_CLOSED;
         for (uint64_t i = 0; i < LONG; i++)
             given[i] = turn * 10 + rank;
         wrong = RUN(g, ACOMM_ALL_GATHER, -1, .in = given, .out = x + LONG, .count = LONG);

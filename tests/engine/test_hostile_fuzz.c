@@ -9,7 +9,7 @@
 #include "group/group.h"
 #include "p2p/peer.h"
 #define PIECE 8192
-#include "group/shared/seat.h"
+#include "group/shared/region.h"
 #include "shared_world.h"
 
 #define RUNS 180
@@ -97,14 +97,14 @@ static char *newest(char *ring)
     return found;
 }
 
-/* A word that the ranks use now: of a seat's state, a slot of this round or one beside it, short contents, or a ring of messages. */
+/* A word that the ranks use now: of a local rank's state, a slot of this round or one beside it, short contents, or a ring of messages. */
 static _Atomic uint32_t *word_of(acomm_group *g, uint32_t turn)
 {
     const struct shared *s = &g->shared;
     uint32_t pick = mix(turn, 1), victim = mix(turn, 2) % (uint32_t)g->size, other = (victim + 1) % 2, at = mix(turn, 3);
-    char *seat = (char *)seat_of(s, (int)victim), *ring = (char *)shared_ring(&g->shared, CHANNEL_P2P, (int)(victim % 2), (int)other);
+    char *local_rank = (char *)region_of(s, (int)victim), *ring = (char *)shared_ring(&g->shared, CHANNEL_P2P, (int)(victim % 2), (int)other);
     const struct { char *at; uint32_t words; } places[] = {
-        {seat, sizeof(struct seat) / 4}, {(char *)slot_of(s, (int)victim, s->round + pick / 8 % 3 - 1), SHARED_LINE / 4},
+        {local_rank, sizeof(struct region) / 4}, {(char *)slot_of(s, (int)victim, s->round + pick / 8 % 3 - 1), SHARED_LINE / 4},
         {(char *)slot_of(s, (int)victim, s->round + pick / 8 % 3 - 1) + sizeof(struct slot) - SHARED_TINY, 2},
         {shorts_of(s, (int)victim) + pick / 8 % 2 * SHARED_SHORT, 12},
         {ring, 2}, {ring + RING_PARTS, 8}, {newest(ring), 2}, {newest(ring), 16}};
@@ -113,7 +113,7 @@ static _Atomic uint32_t *word_of(acomm_group *g, uint32_t turn)
 
 static uint32_t changed(uint32_t was, uint32_t turn)
 {
-    const uint32_t values[] = {0, UINT32_MAX, was ^ 1u << mix(turn, 4) % 32, was + 1, was - 1, INT32_MAX, SEAT_CELL, 2, mix(turn, 5)};
+    const uint32_t values[] = {0, UINT32_MAX, was ^ 1u << mix(turn, 4) % 32, was + 1, was - 1, INT32_MAX, REGION_CELL, 2, mix(turn, 5)};
     return values[mix(turn, 6) % 9];
 }
 
@@ -138,7 +138,7 @@ static void *change_on(void *group)
         if (mix(turn, 9) % 8)
             atomic_compare_exchange_strong(word, &now, was);
         if (mix(turn, 10) % 64 == 0) /* the file is sealed against shrinking, not against holes: a page of zeros */
-            fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, ((char *)word - s->base) / SEAT_PAGE * SEAT_PAGE, SEAT_PAGE);
+            fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, ((char *)word - s->base) / REGION_PAGE * REGION_PAGE, REGION_PAGE);
     }
     return NULL;
 }

@@ -4,10 +4,10 @@
 #include "collectives/shared/rounds.h"
 #include "group/group.h"
 #define PIECE (1 << 20) /* longer than a cell */
-#include "group/shared/seat.h"
+#include "group/shared/region.h"
 #include "shared_world.h"
 
-static const uint32_t PLACES[] = {SEAT_CELL, SEAT_CELL + 1, SEAT_CELL + 2, UINT32_MAX, SEAT_CELL - 1, INT32_MAX, 1u << 14, SHARED_SHORTS};
+static const uint32_t PLACES[] = {REGION_CELL, REGION_CELL + 1, REGION_CELL + 2, UINT32_MAX, REGION_CELL - 1, INT32_MAX, 1u << 14, SHARED_SHORTS};
 static const size_t LENGTHS[] = {1, SHARED_TINY, SHARED_TINY + 1, SHARED_SHORT, SHARED_SHORT + 1, SHARED_CELL - 1, SHARED_CELL,
                                  SHARED_CELL + 1, PIECE - 1, PIECE};
 #define COUNT(list) (sizeof(list) / sizeof *(list))
@@ -21,7 +21,7 @@ static void say(const struct shared *s, int rank, uint32_t place)
 static int look(acomm_group *g, int rank, int n)
 {
     const struct shared *s = &g->shared;
-    const char *start = (const char *)seat_of(s, 0), *end = start + n * s->seat_bytes;
+    const char *start = (const char *)region_of(s, 0), *end = start + n * s->region_bytes;
     const char *own[COUNT(LENGTHS)];
     if (RUN_BARRIER(g))
         return 1;

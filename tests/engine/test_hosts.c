@@ -22,7 +22,7 @@ static void uneven_hosts(void)
         CHECK_EQUAL(h.least, 2);
         CHECK_EQUAL(h.most, 3);
         CHECK_EQUAL(h.of[rank], rank % 2);
-        CHECK_EQUAL(h.seat[rank], rank / 2);
+        CHECK_EQUAL(h.local_rank[rank], rank / 2);
         CHECK_EQUAL(hosts_rank(&h, rank % 2, rank / 2), rank);
         check_team(&h.all, rank, 5, (const int[]){0, 1, 2, 3, 4});
         check_team(&h.host, rank / 2, hosts_ranks(&h, rank % 2), hosts[rank % 2]);

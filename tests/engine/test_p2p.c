@@ -1,6 +1,6 @@
-/* engine: p2p/ memory/peer_memory.c group/shared/window.c group/shared/cpu.c group/shared/shared.c group/hosts.c memory/arena.c link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/op.c group/completion.c group/wait.c base/interrupt.c */
+/* engine: p2p/ memory/peer_memory.c group/shared/window.c group/shared/cpu.c group/shared/shared.c group/hosts.c memory/arena.c link/tcp.c memory/bounce.c link/shm.c base/doorbell.c memory/stores.c memory/stream.c group/op.c group/completion.c group/wait.c base/interrupt.c */
 #include <sched.h>
-#include "base/bell.h"
+#include "base/doorbell.h"
 #include "p2p_world.h"
 
 /* ---- messages go round ---- */
@@ -212,14 +212,14 @@ static void answers_without_a_yield(void)
     struct world *w = world_open(2, KINDS[0]);
     bool gained = CPU_COUNT(&cores) < 2;
     for (int rank = 0; rank < 2; rank++)
-        w->groups[rank].crowded = true;
+        w->groups[rank].oversubscribed = true;
     for (int round = 0; round == 0 || (round < 3000 && !gained); round++) {
         world_run(w, answer_each_other);
         gained = gained || w->groups[0].p2p->gains || w->groups[1].p2p->gains;
     }
     CHECK(gained);
     for (int rank = 0; rank < 2; rank++)
-        CHECK(!bell_away(&w->bells[rank]));
+        CHECK(!doorbell_away(&w->doorbells[rank]));
     world_close(w);
 }
 

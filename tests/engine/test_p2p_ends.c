@@ -1,4 +1,4 @@
-/* engine: p2p/ memory/peer_memory.c group/shared/window.c group/shared/cpu.c group/shared/shared.c group/hosts.c memory/arena.c link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/op.c group/completion.c group/wait.c base/interrupt.c */
+/* engine: p2p/ memory/peer_memory.c group/shared/window.c group/shared/cpu.c group/shared/shared.c group/hosts.c memory/arena.c link/tcp.c memory/bounce.c link/shm.c base/doorbell.c memory/stores.c memory/stream.c group/op.c group/completion.c group/wait.c base/interrupt.c */
 /* Operations that do not end well. */
 #include "p2p_world.h"
 
@@ -159,7 +159,7 @@ static void deadline_while_others_stream(void)
     stream.caller = &caller;
     late.synchronous = true;
     late.timeout = SECOND / 50;
-    late.let_go = give_up_lock;
+    late.release_lock = give_up_lock;
     late.lock = &caller;
     CHECK_EQUAL(p2p_post(w->groups[0].p2p, &late), 0);
     CHECK_EQUAL(p2p_wait(w->groups[0].p2p, &late), ACOMM_TIMEOUT);

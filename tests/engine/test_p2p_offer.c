@@ -1,4 +1,4 @@
-/* engine: p2p/ group/shared/window.c group/shared/cpu.c group/shared/shared.c group/hosts.c memory/arena.c link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/op.c group/completion.c group/wait.c base/interrupt.c */
+/* engine: p2p/ group/shared/window.c group/shared/cpu.c group/shared/shared.c group/hosts.c memory/arena.c link/tcp.c memory/bounce.c link/shm.c base/doorbell.c memory/stores.c memory/stream.c group/op.c group/completion.c group/wait.c base/interrupt.c */
 /* Messages that the receiver reads where they lie. */
 #include <errno.h>
 #include <sys/syscall.h>
@@ -134,12 +134,12 @@ static void no_pause(void) {}
 
 /* Two messages from one rank to the other, whose processes have the core in turns, with a pause between: what the first way that is
  * tried is taken to cost, in ns a byte. */
-static float cost_of(size_t bytes, void (*pause)(void), const char *way, bool crowded, bool synchronous)
+static float cost_of(size_t bytes, void (*pause)(void), const char *way, bool oversubscribed, bool synchronous)
 {
     struct world *w = open_world(way, NULL);
     struct p2p *from = w->groups[0].p2p, *to = w->groups[1].p2p;
     char *data = calloc(2, bytes);
-    w->groups[0].crowded = w->groups[1].crowded = crowded;
+    w->groups[0].oversubscribed = w->groups[1].oversubscribed = oversubscribed;
     atomic_store(&worked, 1);
     atomic_store(&passed, clock_now());
     for (int i = 0; i < 2; i++) {
@@ -166,21 +166,21 @@ static float cost_of(size_t bytes, void (*pause)(void), const char *way, bool cr
     return cost;
 }
 
-static float cost_with(void (*pause)(void), const char *way, bool crowded, bool synchronous)
+static float cost_with(void (*pause)(void), const char *way, bool oversubscribed, bool synchronous)
 {
-    return cost_of(BYTES, pause, way, crowded, synchronous);
+    return cost_of(BYTES, pause, way, oversubscribed, synchronous);
 }
 
 /* With more ranks than cores very long ones are read past the caches. */
 static void long_ones_go_past_the_caches_of_busy_cores(void)
 {
     const size_t LONG = (size_t)128 << 20;
-    for (int crowded = 0; crowded < 2; crowded++) {
+    for (int oversubscribed = 0; oversubscribed < 2; oversubscribed++) {
         past_caches = 0;
-        cost_of(LONG, no_pause, "read", crowded, true);
-        CHECK_EQUAL(past_caches > 0, crowded);
+        cost_of(LONG, no_pause, "read", oversubscribed, true);
+        CHECK_EQUAL(past_caches > 0, oversubscribed);
         past_caches = 0;
-        cost_of(LONG - 1, no_pause, "read", crowded, true);
+        cost_of(LONG - 1, no_pause, "read", oversubscribed, true);
         CHECK_EQUAL(past_caches, 0);
     }
 }

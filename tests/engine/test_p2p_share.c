@@ -1,4 +1,4 @@
-/* engine: p2p/ group/shared/cpu.c group/shared/shared.c group/hosts.c memory/arena.c link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/op.c group/completion.c group/wait.c base/interrupt.c */
+/* engine: p2p/ group/shared/cpu.c group/shared/shared.c group/hosts.c memory/arena.c link/tcp.c memory/bounce.c link/shm.c base/doorbell.c memory/stores.c memory/stream.c group/op.c group/completion.c group/wait.c base/interrupt.c */
 /* Long messages that both sides copy. */
 #include <errno.h>
 #include <sched.h>
@@ -72,7 +72,7 @@ static struct world *open_world(int *fd)
     for (int rank = 0; rank < 2; rank++) {
         struct acomm_group *g = &w->groups[rank];
         CHECK_EQUAL(shared_open(&g->shared, *fd, bytes, rank, 2, PIECE), 0);
-        g->crowded = false;
+        g->oversubscribed = false;
         g->p2p->forced = "read";
     }
     atomic_store(&writes, 0);
@@ -246,14 +246,14 @@ static void both_sides_copy(void) { exchange(0, 0); }
 static void what_cannot_be_written_is_read(void) { exchange(EFAULT, 0); }
 static void what_cannot_be_read_comes_through_the_ring(void) { exchange(0, EFAULT); }
 
-/* A crowded receiver copies alone: the sender's core is wanted by others. */
+/* A oversubscribed receiver copies alone: the sender's core is wanted by others. */
 static void alone_where_cores_are_few(void)
 {
     int fd;
     expected = false;
     write_error = read_error = 0;
     struct world *w = open_world(&fd);
-    w->groups[0].crowded = w->groups[1].crowded = true;
+    w->groups[0].oversubscribed = w->groups[1].oversubscribed = true;
     world_run(w, ping_pong);
     CHECK_EQUAL(writes, 0);
     close_world(w, fd);

@@ -16,7 +16,7 @@
 #define GUARD 64
 
 static bool stumbles;
-static int kept; /* copies to the detour */
+static int kept; /* copies to the bounce */
 static int aside, straight; /* calls that read to two places, or one */
 static int past; /* and past the caches */
 static void (*amid)(void); /* such a copy */
@@ -85,16 +85,16 @@ static void every_length(int (*way)(size_t, size_t, size_t))
     static const size_t LENGTHS[] = {0, 1, 4095, 4096, 4097, 65535, 65536, 65537, 200000, 3 * 65536, 1 << 20, (1 << 20) + 1, (2 << 20) + 4097};
     for (size_t i = 0; i < ROOM; i++)
         source[i] = (char)(i * 2654435761u >> 16);
-    for (int detour = 0; detour < 2; detour++) {
-        stumbles = detour;
+    for (int bounce = 0; bounce < 2; bounce++) {
+        stumbles = bounce;
         kept = aside = straight = 0;
         for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++)
             for (size_t apart = 0; apart < 4096; apart += 1361) {
                 moves(way, GUARD + apart, 0, LENGTHS[i]);
                 moves(way, GUARD, 4095 - apart, LENGTHS[i]);
             }
-        CHECK_EQUAL((detour && way == writes), (kept > 0));
-        CHECK_EQUAL((detour && way == reads), (aside > 0));
+        CHECK_EQUAL((bounce && way == writes), (kept > 0));
+        CHECK_EQUAL((bounce && way == reads), (aside > 0));
         CHECK_EQUAL((way == reads), (straight > 0)); /* short ones are not worth it */
     }
 }
@@ -163,8 +163,8 @@ static void two_threads_at_a_time(void)
 static void what_cannot_be_reached(void)
 {
     char *gone = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (int detour = 0; detour < 2; detour++) {
-        stumbles = detour;
+    for (int bounce = 0; bounce < 2; bounce++) {
+        stumbles = bounce;
         CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, ROOM, false), EFAULT);
         CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, ROOM, true), EFAULT);
         CHECK_EQUAL(peer_memory_write(getpid(), (uint64_t)(uintptr_t)gone, source, ROOM), -1);

@@ -67,7 +67,7 @@ static const char *next(struct two *t, int rank, uint64_t seen, bool read_later)
     struct shared *s = &t->of[rank];
     s->seen[1 - rank] = seen;
     bool cell = shared_take_cell(s, read_later);
-    shared_publish(s);
+    shared_commit(s);
     return cell ? shared_data(s, rank, s->round, COUNT) : NULL;
 }
 
@@ -75,7 +75,7 @@ static void in_step_they_swap(void)
 {
     struct two t;
     open_two(&t);
-    CHECK(!next(&t, 0, 0, false) && !next(&t, 1, 0, false)); /* the other seat may not be there yet */
+    CHECK(!next(&t, 0, 0, false) && !next(&t, 1, 0, false)); /* the other local rank may not be there yet */
     for (uint64_t round = 2; round < 100; round++) {
         bool later = round / 10 % 2;
         const char *place[2];

@@ -143,12 +143,12 @@ static uint64_t next(struct shared *s, struct acomm_op *op, size_t bytes, bool l
 {
     for (int rank = 0; rank < s->ranks; rank++)
         s->seen[rank] = s->round;
-    CHECK_EQUAL(shared_claim(s, op, bytes, later), 0);
-    shared_publish(s);
+    CHECK_EQUAL(shared_acquire(s, op, bytes, later), 0);
+    shared_commit(s);
     return s->laid[s->round % SHARED_SLOTS].from;
 }
 
-/* Whoever waits for its own next round would wait for ever: shared_claim() would not come back. */
+/* Whoever waits for its own next round would wait for ever: shared_acquire() would not come back. */
 static void first_places_are_free(void)
 {
     enum { RANKS = 4 };
@@ -157,7 +157,7 @@ static void first_places_are_free(void)
     struct shared s;
     CHECK_EQUAL(ftruncate(fd, (off_t)bytes), 0);
     CHECK_EQUAL(shared_open(&s, fd, bytes, 0, RANKS, piece), 0);
-    struct acomm_group group = {.crowded = true, .timeout = SECOND};
+    struct acomm_group group = {.oversubscribed = true, .timeout = SECOND};
     struct acomm_op op = {.group = &group, .kind = ACOMM_ALL_GATHER, .timeout = SECOND};
     for (int round = 0; round < 20; round++)
         CHECK_EQUAL(next(&s, &op, 20000, false), round % 2 ? 32768u : 0u);

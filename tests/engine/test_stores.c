@@ -49,7 +49,7 @@ static int pass(int dear)
 {
     bool asked = put(PIECE);
     uint64_t told = atomic_load(&talk.told);
-    int way = choice_of(&stores, WHOLE)->agreed;
+    int way = stores_choice_of(&stores, WHOLE)->agreed;
     get(PIECE, PIECE / 2);
     CHECK(!memcmp(from, to, PIECE));
     CHECK_EQUAL(atomic_load(&talk.told) != told, asked);
@@ -93,7 +93,7 @@ static void another_length_begins_with_what_is_known(void)
     begin();
     stores.choices[shorter].tries = 1; /* too little to go by */
     stores.choices[shorter].cost[0] = 10;
-    CHECK_EQUAL(choice_of(&stores, WHOLE)->cost[0], 0);
+    CHECK_EQUAL(stores_choice_of(&stores, WHOLE)->cost[0], 0);
 }
 
 /* Contents may be refused, or nobody takes them: their trial is not waited for without end. */

@@ -28,7 +28,7 @@ static void check(const char *written, const char *source, size_t bytes)
 
 static void fill(bool past, size_t bytes, size_t shift)
 {
-    struct stream_way way = {.past = past};
+    struct stream_path way = {.past = past};
     prepare(bytes);
     stream_fill(&way, to + shift, from + shift / 2, bytes);
     check(to + shift, from + shift / 2, bytes);
@@ -47,7 +47,7 @@ static void every_way_writes_the_same(void)
 static void pieces_that_follow_each_other(void)
 {
     for (int past = 0; past < 2; past++) {
-        struct stream_way way = {.past = past};
+        struct stream_path way = {.past = past};
         prepare(ROOM - EDGE);
         size_t at = 0;
         for (size_t piece = 1; at + piece <= ROOM - EDGE; at += piece, piece = piece * 3 % 50021 + 1)
@@ -59,7 +59,7 @@ static void pieces_that_follow_each_other(void)
 /* Four bytes take as long as a look at the clock: that says nothing about the cores. */
 static void few_bytes_are_not_judged(void)
 {
-    struct stream_way way = {.bytes = ROOM};
+    struct stream_path way = {.bytes = ROOM};
     prepare(16388);
     stream_fill(&way, to, from, 16388);
     CHECK(way.ordinary > 0); /* of the first 16384; the last four were no trial of the other stores */
@@ -74,7 +74,7 @@ static void few_bytes_are_not_judged(void)
 static void both_ways_are_tried_again(void)
 {
     for (int past = 0; past < 2; past++) {
-        struct stream_way way = {.past = past};
+        struct stream_path way = {.past = past};
         prepare(ROOM - EDGE);
         stream_fill(&way, to, from, ROOM - EDGE);
         CHECK(way.bytes < ROOM / 2); /* since the trial */

@@ -1,6 +1,6 @@
-/* engine: link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/transfer.c group/agree.c group/part.c group/select.c group/op.c group/completion.c group/wait.c base/interrupt.c group/shared/cpu.c group/shared/shared.c group/shared/symmetric.c memory/arena.c group/shared/window.c memory/peer_memory.c reduce/ collectives/ */
+/* engine: link/tcp.c memory/bounce.c link/shm.c base/doorbell.c memory/stores.c memory/stream.c group/transfer.c group/signature.c group/part.c group/select.c group/op.c group/completion.c group/wait.c base/interrupt.c group/shared/cpu.c group/shared/shared.c group/shared/symmetric.c memory/arena.c group/shared/window.c memory/peer_memory.c reduce/ collectives/ */
 #include <errno.h>
-#include "group/agree.h"
+#include "group/signature.h"
 #include "fake_group.h"
 #include "group/transfer.h"
 
@@ -332,21 +332,21 @@ static void no_memory_for_link(void)
     fake_close(&world);
 }
 
-static void agree_all(struct acomm_group *g)
+static void signature_all(struct acomm_group *g)
 {
     for (int i = 0; i < 20; i++) {
         struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_FLOAT32);
         op.root = i % g->size;
-        fake_expect(agree(&op) == 0, "round %d", i);
+        fake_expect(signature_check(&op) == 0, "round %d", i);
     }
 }
 
 static int odd_one; /* the rank that calls something else */
-static void agree_but_one(struct acomm_group *g)
+static void signature_but_one(struct acomm_group *g)
 {
     struct acomm_op op = fake_op(g, ACOMM_ALL_REDUCE, ACOMM_FLOAT32);
     op.count = g->rank == odd_one ? 8 : 7;
-    int rc = agree(&op);
+    int rc = signature_check(&op);
     fake_expect(rc == ACOMM_MISMATCH, "rank %d of %d, odd %d: %d", g->rank, g->size, odd_one, rc);
     fake_expect(g->failure.mine.count + g->failure.theirs.count == 15, "both sides shown");
     fake_expect(g->failure.culprit >= 0 && g->failure.culprit < g->size, "culprit");
@@ -355,20 +355,20 @@ static void agree_but_one(struct acomm_group *g)
 static void agreement(void)
 {
     for (int n = 1; n <= FAKE_RANKS; n++)
-        on_transports(n, agree_all);
+        on_transports(n, signature_all);
     for (int n = 2; n <= FAKE_RANKS; n++)
         for (odd_one = 0; odd_one < n; odd_one++)
-            on_transports(n, agree_but_one);
+            on_transports(n, signature_but_one);
 }
 
-static void agree_unchecked(struct acomm_group *g)
+static void signature_unchecked(struct acomm_group *g)
 {
     struct acomm_op op = fake_op(g, ACOMM_ALL_REDUCE, ACOMM_FLOAT32);
     op.count = (uint64_t)g->rank;
     g->check = false;
-    fake_expect(agree(&op) == 0, "rank %d", g->rank);
+    fake_expect(signature_check(&op) == 0, "rank %d", g->rank);
 }
-static void unchecked_group(void) { on_transports(5, agree_unchecked); }
+static void unchecked_group(void) { on_transports(5, signature_unchecked); }
 
 int main(void)
 {

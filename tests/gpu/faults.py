@@ -23,7 +23,7 @@ from . import frameworks
 
 COUNT, FEW = 1 << 22, 1 << 12  # float32; over the stand-ins
 START, LONG, TIMEOUT = 60.0, 20.0, 2.0  # s: for all ranks to start; of the groups; where one does not come
-SOON, CROWDED = 1.0, 1.5  # s: README.md's; more over the stand-ins, beside tests
+SOON, OVERSUBSCRIBED = 1.0, 1.5  # s: README.md's; more over the stand-ins, beside tests
 CLOSE = 2.0  # s for close(), which waits a while for a peer that lives and has not left
 UNDER_WAY = 0.3  # s for which the operation goes on before
 
@@ -60,7 +60,7 @@ def start(ranks: int, framework: str) -> None:
             print(f"| {case.backend} | {case.befalls} | {'first' if case.first else 'later'} | {case.call} | {raised} | "
                   f"{took:.3f} | {seconds:.3f} |", flush=True)
             print(text, flush=True)  # no row: what the error said
-            limit = SOON + (CROWDED if framework == frameworks.STANDIN else 0)
+            limit = SOON + (OVERSUBSCRIBED if framework == frameworks.STANDIN else 0)
             kind = RAISES[case.befalls].__name__
             wrong += [f"{case}: {fault}"] if fault else []
             wrong += [] if raised == kind else [f"{case}: {raised} instead of {kind}: {text}"]

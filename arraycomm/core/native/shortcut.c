@@ -190,7 +190,7 @@ static PyObject *begin(struct trip *t)
 }
 
 /* The GIL; lock: where to keep the thread's state. */
-static void let_go(void *lock)
+static void release_lock(void *lock)
 {
     *(PyThreadState **)lock = PyEval_SaveThread();
 }
@@ -208,9 +208,9 @@ static PyObject *run(struct trip *t)
     t->s->calling++;
     uint64_t held = t->s->entries->held;
     if (held && t->call.count * (uint64_t)dtype_rows[t->call.dtype].width <= held)
-        t->call.let_go = let_go;
+        t->call.release_lock = release_lock;
     else
-        let_go(&thread);
+        release_lock(&thread);
     code = t->s->entries->run(group, &t->call);
     if (thread)
         PyEval_RestoreThread(thread);

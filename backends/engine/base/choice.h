@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include "acomm.h"
 
-#define CHOICE_TRY ((uint64_t)4 << 20) /* bytes: twice through the area of a seat (shared.h) */
+#define CHOICE_TRY ((uint64_t)4 << 20) /* bytes: twice through the area of a region (shared.h) */
 #define CHOICE_TIMED 8     /* runs of a try at most whose time is taken: the clock shows in short ones */
 #define CHOICE_WAYS 3      /* at most */
 #define CHOICE_LEARN 4     /* tries of each way, in turn: some are disturbed, */

@@ -7,7 +7,7 @@
  *
  * in == out works everywhere but in all_to_all, where it is refused (acomm.h); an all_gather's input may lie at its own
  * block of the output. A pointer is NULL where the rank gives or gets nothing. Rows that say that they
- * check compare headers while they run; all others run after agree(). */
+ * check compare headers while they run; all others run after signature_check(). */
 #ifndef ACOMM_COLLECTIVES_H
 #define ACOMM_COLLECTIVES_H
 #include "group/group.h"

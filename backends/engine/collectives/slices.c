@@ -8,9 +8,9 @@ int slices_open(struct slices *s, struct acomm_op *op, int leaders, int buffers,
 {
     const struct hosts *h = &op->group->hosts;
     bool scaled = op->redop == ACOMM_AVG || op->redop == ACOMM_PREMUL_SUM;
-    *s = (struct slices){.op = op, .hosts = h, .seat = h->host.rank, .host = h->of[op->group->rank],
+    *s = (struct slices){.op = op, .hosts = h, .local_rank = h->host.rank, .host = h->of[op->group->rank],
                          .leaders = leaders < h->least ? leaders : h->least, .reduction = partials_reduction(op)};
-    s->leads = s->seat < s->leaders;
+    s->leads = s->local_rank < s->leaders;
     s->dtype = op_reduces(op) ? reduce_partial_dtype(op->dtype) : op->dtype;
     s->width = acomm_dtype_bytes(s->dtype);
     s->redop = scaled ? ACOMM_SUM : op->redop;
@@ -27,15 +27,15 @@ int slices_open(struct slices *s, struct acomm_op *op, int leaders, int buffers,
     return 0;
 }
 
-struct pattern_range slices_of(const struct slices *s, uint64_t count, int seat)
+struct pattern_range slices_of(const struct slices *s, uint64_t count, int local_rank)
 {
-    return seat < s->leaders ? pattern_block(count, s->leaders, seat) : (struct pattern_range){count, 0};
+    return local_rank < s->leaders ? pattern_block(count, s->leaders, local_rank) : (struct pattern_range){count, 0};
 }
 
 void slices_count(const struct slices *s, uint64_t count)
 {
-    for (int seat = 0; seat < s->hosts->host.size; seat++)
-        s->counts[seat] = slices_of(s, count, seat).count;
+    for (int local_rank = 0; local_rank < s->hosts->host.size; local_rank++)
+        s->counts[local_rank] = slices_of(s, count, local_rank).count;
 }
 
 struct acomm_op slices_reducing(const struct slices *s, const struct team *team, int kind, const void *in, void *out,

@@ -169,7 +169,7 @@ static int run_message(acomm_group *group, acomm_call *c)
 {
     struct acomm_op op;
     int rc = api_describe(&op, group, c);
-    op.let_go = c->let_go;
+    op.release_lock = c->release_lock;
     op.lock = c->lock;
     op.failure.code = 0;
     rc = rc ? rc : api_post(&op, NULL);
@@ -185,7 +185,7 @@ int acomm_run(acomm_group *group, acomm_call *c)
         return run_message(group, c);
     struct acomm_op op;
     int rc = api_describe(&op, group, c);
-    op.let_go = c->let_go;
+    op.release_lock = c->release_lock;
     op.lock = c->lock;
     return rc ? rc : submit(&op, NULL);
 }

@@ -43,7 +43,7 @@ static void kick(struct acomm_group *g)
     do
         written = write(g->wake_fd, &one, sizeof one);
     while (written < 0 && errno == EINTR);
-    bell_ring(g->bell);
+    doorbell_ring(g->doorbell);
 }
 
 int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)
@@ -85,7 +85,7 @@ static void find_absent(const struct acomm_op *op, acomm_failure *failure)
 int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const char *text)
 {
     struct acomm_group *g = op->group;
-    op_let_go(op);
+    op_release_lock(op);
     int poisoned = atomic_load(&g->poisoned);
     if (poisoned) {
         name_operation(op); /* a wait ended because the group had failed: that failure counts */
@@ -106,11 +106,11 @@ int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const 
 
 void group_close_window(struct acomm_group *g)
 {
-    int seat = window_close(&g->shared, g->timeout);
-    if (seat < 0)
+    int local_rank = window_close(&g->shared, g->timeout);
+    if (local_rank < 0)
         return;
     pthread_mutex_lock(&g->lock);
-    g->failure.writer = 1 + team_member(&g->hosts.host, seat);
+    g->failure.writer = 1 + team_member(&g->hosts.host, local_rank);
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -157,11 +157,11 @@ static struct link *make_link(struct acomm_group *g, enum channel channel, int r
     if (!over_memory(g, rank))
         return g->fabric ? g->fabric->link(g->fabric, g->id, rank, g->members[rank], outgoing)
                          : link_tcp_new(rank, outgoing, g->connections);
-    const int *seat = g->hosts.seat;
-    int from = seat[outgoing ? g->rank : rank], to = seat[outgoing ? rank : g->rank];
+    const int *local_rank = g->hosts.local_rank;
+    int from = local_rank[outgoing ? g->rank : rank], to = local_rank[outgoing ? rank : g->rank];
     struct link_ring *ring = shared_ring(&g->shared, channel, from, to);
-    struct link *link = ring ? link_shm_new(rank, outgoing, ring, g->shared.ring_bytes, g->bell,
-                                            shared_bell(&g->shared, seat[rank])) : NULL;
+    struct link *link = ring ? link_shm_new(rank, outgoing, ring, g->shared.ring_bytes, g->doorbell,
+                                            shared_doorbell(&g->shared, local_rank[rank])) : NULL;
     struct link *reverse = (outgoing ? g->in : g->out)[channel][rank];
     if (link && reverse)
         link_shm_join(outgoing ? link : reverse, outgoing ? reverse : link);

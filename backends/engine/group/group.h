@@ -30,8 +30,8 @@ struct acomm_group {
     int rank, size;
     int *members;                /* world ranks */
     struct hosts hosts;
-    bool crowded;                /* the ranks on this host cannot have a core each */
-    struct wait_stolen stolen;
+    bool oversubscribed;                /* the ranks on this host cannot have a core each */
+    struct wait_preempted preempted;
     struct shared shared;        /* base NULL when this rank is alone on its host or the transport is TCP */
     struct link **out[CHANNELS], **in[CHANNELS]; /* by rank; NULL until first needed */
     int connections;
@@ -46,7 +46,7 @@ struct acomm_group {
     acomm_failure failure;       /* first failure; under lock */
     bool failed;
     int wake_fd;                 /* eventfd, readable for good once poisoned: ends a poll() */
-    struct bell *bell;           /* this rank's in the segment, NULL without one */
+    struct doorbell *doorbell;           /* this rank's in the segment, NULL without one */
     pthread_mutex_t lock;        /* never held while calling the node, whose lock comes first */
     /* queue of collectives, see group/queue.c */
     _Atomic int busy;            /* somebody runs a collective; taken by compare and swap, without the lock */
@@ -64,7 +64,7 @@ struct acomm_group {
     bool deep;                   /* it sleeps until it is told */
     struct p2p *p2p;
     void (*fail_messages)(struct p2p *p2p); /* p2p_fail() */
-    struct stream_way *stores;   /* how slots are filled that do not change hands, by who reads them (rounds_fill) */
+    struct stream_path *stores;   /* how slots are filled that do not change hands, by who reads them (rounds_fill) */
     struct choice choices[ACOMM_KINDS][2][CHOICE_CLASSES]; /* of trials; blocks that do not end with a line have their own, see trial_begin() */
     struct direct_state direct;        /* reading the peers' arrays where they lie */
     struct scratch { char *data; size_t bytes; } scratch[2]; /* of operations and of their parts; kept from call to call */

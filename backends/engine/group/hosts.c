@@ -23,7 +23,7 @@ static void sort_ranks(struct hosts *h, int size)
         for (int rank = 0; rank < size; rank++) {
             if (h->of[rank] != host)
                 continue;
-            h->seat[rank] = filled - h->first[host];
+            h->local_rank[rank] = filled - h->first[host];
             h->ranks[filled++] = rank;
         }
     }
@@ -46,7 +46,7 @@ static int hosts_allocate(struct hosts *h, size_t size)
     if (!memory)
         return ACOMM_RESOURCE;
     h->of = memory;
-    h->seat = memory + size;
+    h->local_rank = memory + size;
     h->ranks = memory + 2 * size;
     h->first = memory + 3 * size; /* one more than hosts */
     return 0;
@@ -54,15 +54,15 @@ static int hosts_allocate(struct hosts *h, size_t size)
 
 static void make_teams(struct hosts *h, int rank, int size)
 {
-    int own = h->of[rank], seat = h->seat[rank], *column = h->first + size + 1;
+    int own = h->of[rank], local_rank = h->local_rank[rank], *column = h->first + size + 1;
     bool alone = h->most == 1;
     h->all = (struct team){.rank = rank, .size = size,
                            .place = alone ? TEAM_APART : h->count > 1 ? TEAM_HOSTS : TEAM_HOST};
-    h->host = (struct team){.rank = seat, .size = hosts_ranks(h, own), .members = h->ranks + h->first[own],
+    h->host = (struct team){.rank = local_rank, .size = hosts_ranks(h, own), .members = h->ranks + h->first[own],
                             .place = TEAM_HOST};
-    for (int host = 0; seat < h->least && host < h->count; host++)
-        column[host] = hosts_rank(h, host, seat);
-    h->column = (struct team){.rank = own, .size = seat < h->least ? h->count : 0, .members = column,
+    for (int host = 0; local_rank < h->least && host < h->count; host++)
+        column[host] = hosts_rank(h, host, local_rank);
+    h->column = (struct team){.rank = own, .size = local_rank < h->least ? h->count : 0, .members = column,
                               .place = TEAM_APART};
 }
 

@@ -23,11 +23,11 @@ struct hosts {
     int count;               /* hosts, numbered in the order of their lowest ranks */
     int least, most;         /* ranks of the smallest and of the largest host */
     int *of;                 /* host of each rank */
-    int *seat;               /* number of each rank among those of its host */
+    int *local_rank;               /* number of each rank among those of its host */
     int *first;              /* the ranks of host h are ranks[first[h]] to ranks[first[h + 1] - 1] */
     int *ranks;
     struct team all, host;   /* everybody; the ranks of this host */
-    struct team column;      /* the ranks with this one's seat, one of each host; none where a host has no such seat */
+    struct team column;      /* the ranks with this one's local rank, one of each host; none where a host has no such local rank */
 };
 
 /* `keys`: equal for ranks of one host. 0 or ACOMM_RESOURCE. */
@@ -38,7 +38,7 @@ static inline int team_member(const struct team *team, int number)
 {
     return team->members && number >= 0 ? team->members[number] : number;
 }
-/* Rank of the group that has a seat of a host. */
-static inline int hosts_rank(const struct hosts *h, int host, int seat) { return h->ranks[h->first[host] + seat]; }
+/* Rank of the group that has a local rank of a host. */
+static inline int hosts_rank(const struct hosts *h, int host, int local_rank) { return h->ranks[h->first[host] + local_rank]; }
 static inline int hosts_ranks(const struct hosts *h, int host) { return h->first[host + 1] - h->first[host]; }
 #endif

@@ -31,16 +31,16 @@ static int copy_places(struct acomm_group *g, const acomm_group_options *o)
 static int open_shared(struct acomm_group *g, const acomm_group_options *o)
 {
     const struct team *host = &g->hosts.host;
-    g->crowded = o->crowded;
+    g->oversubscribed = o->oversubscribed;
     if (host->size < 2)
         return 0;
     uint64_t piece = shared_piece(host->size, o->piece_bytes);
     int rc = shared_open(&g->shared, o->segment_fd, o->segment_bytes, host->rank, host->size, piece);
     if (rc)
         return rc;
-    for (int seat = 0; seat < host->size; seat++)
-        g->shared.processes[seat] = o->processes[team_member(host, seat)];
-    g->bell = shared_bell(&g->shared, host->rank);
+    for (int local_rank = 0; local_rank < host->size; local_rank++)
+        g->shared.processes[local_rank] = o->processes[team_member(host, local_rank)];
+    g->doorbell = shared_doorbell(&g->shared, host->rank);
     return 0;
 }
 

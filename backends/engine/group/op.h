@@ -19,7 +19,7 @@ struct acomm_op {
     const uint64_t *send_counts; /* per rank, or NULL when even; borrowed from the caller until the end */
     const uint64_t *recv_counts;
     const uint64_t *places;      /* parts only: where the blocks that those count begin, in elements; NULL: packed */
-    uint64_t stride;             /* stretches only (stretches.h): elements from one even block to the next; 0: packed */
+    uint64_t stride;             /* chunks only (chunks.h): elements from one even block to the next; 0: packed */
     uint64_t sequence;           /* number in the group, given when it starts */
     int64_t timeout;             /* ns */
     int64_t started, deadline;   /* clock_now(); 0 until it has to wait: reading the clock is dear for a small operation */
@@ -50,18 +50,18 @@ struct acomm_op {
     bool interrupted;            /* it left for Ctrl-C */
     bool asked;                  /* the members how far they are, before it says that it waits */
     int64_t leave_at;            /* clock_now(); 0: when it would have to wait */
-    void (*let_go)(void *lock);  /* NULL, or the caller holds its lock (acomm_call) */
+    void (*release_lock)(void *lock);  /* NULL, or the caller holds its lock (acomm_call) */
     void *lock;
     acomm_failure failure;       /* valid when status < 0. The last member: it is not cleared when an operation is described */
 };
 
 /* Before the operation waits, locks what others hold for long, or calls who may: giving Python's lock up and taking it again
  * costs as much as all else that a short operation does which finds its peers there. */
-static inline void op_let_go(struct acomm_op *op)
+static inline void op_release_lock(struct acomm_op *op)
 {
-    if (op->let_go)
-        op->let_go(op->lock);
-    op->let_go = NULL;
+    if (op->release_lock)
+        op->release_lock(op->lock);
+    op->release_lock = NULL;
 }
 
 /* An abandoned operation was freed by its owner before the end: the engine recycles it then. One that is awaited has a

@@ -2,11 +2,11 @@
  *
  * A part is an operation of its own in all but this: its header, its sequence and its failures are those of the operation
  * that it is a part of, and whether headers have still to be compared is for that one to say (`compared`). The table
- * chooses its algorithm; algorithms that are made of parts are for groups over several hosts, so parts have none. A stretch
- * (stretches.h) is a part of the same team by the same algorithm.
+ * chooses its algorithm; algorithms that are made of parts are for groups over several hosts, so parts have none. A chunk
+ * (chunks.h) is a part of the same team by the same algorithm.
  *
  * Every algorithm for several hosts begins with a round among the ranks of each host and goes on with a message that
- * starts with a header among those of seat 0, and so does agree(): whatever the ranks were called for, they meet. */
+ * starts with a header among those of local rank 0, and so does signature_check(): whatever the ranks were called for, they meet. */
 #ifndef ACOMM_PART_H
 #define ACOMM_PART_H
 #include "group/hosts.h"

@@ -371,7 +371,7 @@ int group_run(struct acomm_op *op)
         end_turn(g);
         return rc;
     }
-    op_let_go(op);
+    op_release_lock(op);
     atomic_fetch_add(&g->inside, 1);
     int rc = enqueue(op, false);
     if (!rc)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "group/agree.h"
+#include "group/signature.h"
 #include "group/group.h"
 #include "reduce/reduce.h"
 
@@ -202,7 +202,7 @@ int select_run(struct acomm_op *op)
         return run_alone(op);
     op->algorithm = select_algorithm(g, op);
     if (op->algorithm->where != ONE_HOST && op->algorithm->where != SYMMETRIC)
-        op_let_go(op); /* it waits in parts, and for links that others make */
-    int rc = !begins_right(op) && g->check && !op->compared ? agree(op) : 0;
+        op_release_lock(op); /* it waits in parts, and for links that others make */
+    int rc = !begins_right(op) && g->check && !op->compared ? signature_check(op) : 0;
     return rc ? rc : op->algorithm->run(op);
 }

@@ -12,7 +12,7 @@ struct algorithm {
      * HOSTS: of parts (part.h), for several hosts; EVEN_HOSTS: with as many ranks on each. NEAR: on one host, though over
      * sockets, or of two ranks. An algorithm runs where its least demanding row counts. */
     enum { ANYWHERE, ONE_HOST, SYMMETRIC, HOSTS, EVEN_HOSTS, NEAR } where;
-    /* CHECKS: compares headers itself, while it runs; otherwise agree() runs before it. ORDERED: reduces each element in the order
+    /* CHECKS: compares headers itself, while it runs; otherwise signature_check() runs before it. ORDERED: reduces each element in the order
      * of the ranks, so that its bits are those of all others that do. */
     enum { CHECKS = 1, ORDERED = 2 } does;
     uint64_t up_to;    /* bytes up to which the table picks it */

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "group/agree.h"
-#include "base/bell.h"
+#include "group/signature.h"
+#include "base/doorbell.h"
 #include "base/clock.h"
 #include "group/group.h"
 #include "membership/node.h"
@@ -110,7 +110,7 @@ static ssize_t advance(struct acomm_op *op, struct transfer *t)
     if (n && t->reduction)
         combine(t);
     if (t->checked && before < sizeof(acomm_header) && t->done >= sizeof(acomm_header)) {
-        int rc = agree_compare(op, t->link->peer, t->data);
+        int rc = signature_compare(op, t->link->peer, t->data);
         if (rc)
             return rc;
     }
@@ -176,25 +176,25 @@ static void transfer_sleep_on(const struct acomm_op *op, const struct transfer *
 }
 
 /* Whether all links that are waited for are in memory. */
-static bool transfer_bell_tells(const struct acomm_op *op, const struct transfer *list, int transfers)
+static bool transfer_doorbell_tells(const struct acomm_op *op, const struct transfer *list, int transfers)
 {
     for (const struct transfer *t = list; t < list + transfers; t++)
-        if (waits_for_link(t) && !t->link->bell)
+        if (waits_for_link(t) && !t->link->doorbell)
             return false;
-    return op->group->bell != NULL;
+    return op->group->doorbell != NULL;
 }
 
 /* The state of one more turn, or TURN_IDLE after a sleep. */
-static int transfer_sleep_by_bell(struct acomm_op *op, struct transfer *list, int transfers)
+static int transfer_sleep_by_doorbell(struct acomm_op *op, struct transfer *list, int transfers)
 {
-    struct bell *bell = op->group->bell;
-    uint32_t seen = bell_listen(bell);
+    struct doorbell *doorbell = op->group->doorbell;
+    uint32_t seen = doorbell_listen(doorbell);
     int state = transfer_take_turn(op, list, transfers);
     if (state == TURN_IDLE) {
         int64_t left = op->deadline - clock_now();
-        bell_sleep(bell, seen, left < WAIT_SLEEP_NS ? left : WAIT_SLEEP_NS);
+        doorbell_sleep(doorbell, seen, left < WAIT_SLEEP_NS ? left : WAIT_SLEEP_NS);
     }
-    bell_leave(bell);
+    doorbell_leave(doorbell);
     return state;
 }
 
@@ -226,9 +226,9 @@ int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
             return group_fail_op(op, rc, rc == ACOMM_TIMEOUT ? awaited_peer(list, transfers) : -1, 0, NULL);
         if (!w.sleepy || state != TURN_IDLE)
             continue;
-        if (!transfer_bell_tells(op, list, transfers))
+        if (!transfer_doorbell_tells(op, list, transfers))
             transfer_sleep_on(op, list, transfers, &nap);
-        else if ((state = transfer_sleep_by_bell(op, list, transfers)) < 0 || state == TURN_DONE)
+        else if ((state = transfer_sleep_by_doorbell(op, list, transfers)) < 0 || state == TURN_DONE)
             return state;
         wait_woke(&w);
     }

@@ -11,22 +11,22 @@
 #include "group/wait.h"
 
 #define SPINS 100           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
-#define SPINS_CROWDED 60    /* 1.5 us, what a yield takes: who is awaited runs elsewhere, or we do not know where */
+#define SPINS_OVERSUBSCRIBED 60    /* 1.5 us, what a yield takes: who is awaited runs elsewhere, or we do not know where */
 #define YIELD_NS 200000     /* how long to yield before sleeping, with a core for every rank */
 #define SHORT_NS 4000000    /* a sleep as short as this was not worth it: we yield for twice as long next time, up to this */
 #define YIELD_TURN_NS 125000 /* for each rank, where they take turns: a sleeping rank costs a wake-up per step, but who yields
                               * makes its core look busy, and so the ranks that work are not spread over all cores */
-#define YIELD_CROWDED_NS 2000000 /* at most */
+#define YIELD_OVERSUBSCRIBED_NS 2000000 /* at most */
 #define NEWS_NS 500000000   /* how long a closed link waits for the reason, which travels another way; the promise is 1 s where ranks are few */
 #define NEWS_LOOK_NS 1000000
 #define SPINS_LINKS 1       /* a turn looks at all links, by system calls if they are sockets; the peer may need this core */
 #define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
 #define YIELD_FABRIC_NS 20000000 /* a fabric wakes nobody: sleeps are naps, and its traffic moves by looking */
 #define TELL_AGAIN 6        /* times the patience until an operation that waits says so again */
-#define STOLEN_NS 500000    /* a yield as long as this went to somebody who is not waiting for anything */
-#define STOLEN_RARELY 300   /* yields in between: their 3 ms or so cost less than as many sleeps and wake-ups */
-#define STOLEN_MIN_NS 1000000 /* how long to sleep at once then, */
-#define STOLEN_MAX_NS 64000000 /* doubled up to here while every trial is stolen again */
+#define PREEMPTED_NS 500000    /* a yield as long as this went to somebody who is not waiting for anything */
+#define PREEMPTED_RARELY 300   /* yields in between: their 3 ms or so cost less than as many sleeps and wake-ups */
+#define PREEMPTED_MIN_NS 1000000 /* how long to sleep at once then, */
+#define PREEMPTED_MAX_NS 64000000 /* doubled up to here while every trial is preempted again */
 
 bool wait_news(const struct acomm_group *g, int rank)
 {
@@ -58,21 +58,21 @@ static bool may_leave(const struct acomm_op *op)
 
 struct wait wait_start(struct acomm_op *op)
 {
-    bool crowded = op->group->crowded, leaves = may_leave(op) && !op->leave_at;
+    bool oversubscribed = op->group->oversubscribed, leaves = may_leave(op) && !op->leave_at;
     int64_t turns = (int64_t)op->group->size * YIELD_TURN_NS;
-    int64_t patience = atomic_load_explicit(&op->group->stolen.patience, memory_order_relaxed);
-    return (struct wait){.op = op, .spins = leaves ? 0 : crowded ? SPINS_CROWDED : SPINS,
-                         .yield_ns = !crowded ? (patience ? patience : YIELD_NS) : turns < YIELD_CROWDED_NS ? turns : YIELD_CROWDED_NS};
+    int64_t patience = atomic_load_explicit(&op->group->preempted.patience, memory_order_relaxed);
+    return (struct wait){.op = op, .spins = leaves ? 0 : oversubscribed ? SPINS_OVERSUBSCRIBED : SPINS,
+                         .yield_ns = !oversubscribed ? (patience ? patience : YIELD_NS) : turns < YIELD_OVERSUBSCRIBED_NS ? turns : YIELD_OVERSUBSCRIBED_NS};
 }
 
 struct wait wait_start_links(struct acomm_op *op)
 {
     struct wait w = wait_start(op);
-    if (op->group->crowded)
+    if (op->group->oversubscribed)
         w.spins = SPINS_LINKS;
     if (op->group->hosts.all.place == TEAM_HOST)
         return w;
-    if (op->group->crowded)
+    if (op->group->oversubscribed)
         w.yield_ns = op->group->fabric ? w.yield_ns : YIELD_SOCKETS_NS;
     else if (op->group->fabric && op->synchronous)
         w.yield_ns = YIELD_FABRIC_NS;
@@ -164,42 +164,42 @@ static int64_t resume(struct acomm_group *g, int64_t now)
 void wait_woke(const struct wait *w)
 {
     struct acomm_group *g = w->op->group;
-    int64_t now = clock_now(), rest = resume(g, now), known = atomic_load_explicit(&g->stolen.patience, memory_order_relaxed);
+    int64_t now = clock_now(), rest = resume(g, now), known = atomic_load_explicit(&g->preempted.patience, memory_order_relaxed);
     int64_t twice = 2 * (known ? known : YIELD_NS);
-    if (!rest || g->crowded || now < atomic_load_explicit(&g->stolen.until, memory_order_relaxed)) /* it slept at once, for others */
+    if (!rest || g->oversubscribed || now < atomic_load_explicit(&g->preempted.until, memory_order_relaxed)) /* it slept at once, for others */
         return;
-    atomic_store_explicit(&g->stolen.patience, rest >= SHORT_NS ? 0 : twice < SHORT_NS ? twice : SHORT_NS, memory_order_relaxed);
+    atomic_store_explicit(&g->preempted.patience, rest >= SHORT_NS ? 0 : twice < SHORT_NS ? twice : SHORT_NS, memory_order_relaxed);
 }
 
 /* Whether somebody else had our core that long: other ranks may copy long arrays there. */
 static bool took(struct acomm_group *g, int64_t from, int64_t to)
 {
-    return to - from > STOLEN_NS && (!g->shared.base || to - from - cpu_lent(&g->shared, from, to) > STOLEN_NS);
+    return to - from > PREEMPTED_NS && (!g->shared.base || to - from - cpu_lent(&g->shared, from, to) > PREEMPTED_NS);
 }
 
 /* Several threads may count at once: a count that is lost does no harm. */
 static void yield(const struct wait *w, int64_t now)
 {
-    struct wait_stolen *stolen = &w->op->group->stolen;
+    struct wait_preempted *preempted = &w->op->group->preempted;
     sched_yield();
     int64_t after = clock_now();
     bool taken = took(w->op->group, now, after);
     resume(w->op->group, after);
-    uint32_t yields = atomic_load_explicit(&stolen->yields, memory_order_relaxed);
-    atomic_store_explicit(&stolen->yields, taken ? 0 : yields + (yields < STOLEN_RARELY), memory_order_relaxed);
+    uint32_t yields = atomic_load_explicit(&preempted->yields, memory_order_relaxed);
+    atomic_store_explicit(&preempted->yields, taken ? 0 : yields + (yields < PREEMPTED_RARELY), memory_order_relaxed);
     if (!taken)
         return;
-    int64_t span = 2 * atomic_load_explicit(&stolen->span, memory_order_relaxed);
-    span = yields == STOLEN_RARELY ? 0 : span < STOLEN_MIN_NS ? STOLEN_MIN_NS : span < STOLEN_MAX_NS ? span : STOLEN_MAX_NS;
-    atomic_store_explicit(&stolen->span, span, memory_order_relaxed);
-    atomic_store_explicit(&stolen->until, after + span, memory_order_relaxed);
+    int64_t span = 2 * atomic_load_explicit(&preempted->span, memory_order_relaxed);
+    span = yields == PREEMPTED_RARELY ? 0 : span < PREEMPTED_MIN_NS ? PREEMPTED_MIN_NS : span < PREEMPTED_MAX_NS ? span : PREEMPTED_MAX_NS;
+    atomic_store_explicit(&preempted->span, span, memory_order_relaxed);
+    atomic_store_explicit(&preempted->until, after + span, memory_order_relaxed);
 }
 
 /* The slow half: yields, and looks at clock, signals and peers that have left. */
 static int wait_look_again(struct wait *w)
 {
     struct acomm_op *op = w->op;
-    op_let_go(op);
+    op_release_lock(op);
     op_begin(op);
     int64_t now = clock_now();
     if (now >= op->deadline)
@@ -213,7 +213,7 @@ static int wait_look_again(struct wait *w)
         return rc;
     if (op->group->shared.base)
         cpu_rest(&op->group->shared, now);
-    w->sleepy = now >= w->sleep_at || now < atomic_load_explicit(&op->group->stolen.until, memory_order_relaxed);
+    w->sleepy = now >= w->sleep_at || now < atomic_load_explicit(&op->group->preempted.until, memory_order_relaxed);
     if (!w->sleepy)
         yield(w, now);
     return 0;

@@ -10,7 +10,7 @@
  * goes first: who notices that yields take long again and again sleeps at once for a while, and then tries again.
  * In a virtual machine it may take longer to wake a sleeper than others yield before they sleep: by then who woke it sleeps too, and so
  * on with every call, for seconds. Who has slept for a short time only therefore yields longer next time.
- * Spinning lasts a few microseconds where every rank of the host has a core; yielding lasts longer, because on a crowded
+ * Spinning lasts a few microseconds where every rank of the host has a core; yielding lasts longer, because on a oversubscribed
  * machine the peer we wait for needs our core (a futex wake costs 30 us, a yield 1.5 us). Which core that peer needs may be
  * known there (`where`): ours, then we yield at once; another, then a yield would cost two switches and bring it no nearer. */
 #ifndef ACOMM_WAIT_H
@@ -28,7 +28,7 @@
 const char *wait_closed(const struct acomm_group *g, int rank);
 
 /* Of a group; zeros at the beginning. */
-struct wait_stolen {
+struct wait_preempted {
     _Atomic int64_t patience;    /* ns to yield before sleeping, where sleeps have been shorter than it took to wake up; 0: as usual */
     _Atomic int64_t until;       /* sleep at once until then */
     _Atomic int64_t span;        /* ns that led to it */

@@ -17,7 +17,7 @@
 
 enum channel { CHANNEL_CONTROL, CHANNEL_COLLECTIVE, CHANNEL_P2P, CHANNELS };
 
-struct bell;
+struct doorbell;
 struct link;
 /* What carries data between ranks that share no memory, other than TCP. */
 struct acomm_fabric {
@@ -64,8 +64,8 @@ struct link {
     _Atomic uint32_t *withdrawn; /* the sender's word to the receiver in shared memory, set for good: arrays that it offered may
                                   * change from now on. NULL where the ends share no memory */
     struct link_parts *parts;    /* see p2p/share.c; NULL where the ends share no memory */
-    struct bell *bell; /* rung when there may be news; NULL: look at the descriptor, or look again */
-    struct bell *theirs; /* the other side's, or NULL */
+    struct doorbell *doorbell; /* rung when there may be news; NULL: look at the descriptor, or look again */
+    struct doorbell *theirs; /* the other side's, or NULL */
 };
 
 /* Whose doing a link's negative code is: the peer's, or of no rank where the fabric itself failed. */
@@ -79,8 +79,8 @@ struct link *link_tcp_new(int peer, bool outgoing, int connections);
 
 /* link/shm.c: single producer, single consumer ring of `bytes` (power of two) at `memory`; see shared.h for where. */
 struct link_ring;                                /* layout in the segment */
-struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct bell *ours,
-                          struct bell *theirs); /* bells may be NULL */
+struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct doorbell *ours,
+                          struct doorbell *theirs); /* doorbells may be NULL */
 /* Memory behind each ring, as large as such a part of it and a line, that changes hands (link/shm.c): the one behind the ring that a
  * message would go through, or the one behind the ring that comes back. */
 enum link_cell { CELL_NONE, CELL_OURS, CELL_THEIRS, CELLS };

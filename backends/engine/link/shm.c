@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "acomm.h"
-#include "base/bell.h"
+#include "base/doorbell.h"
 #include "link/link.h"
 #include "memory/stores.h"
 #include "group/wait.h"
@@ -206,12 +206,12 @@ static ssize_t shm_frame(struct link *link, const void *head, size_t beside, con
         sent += piece;
         /* Once more when all is there, but not after every piece: the fence waits until all stores have left. */
         if (!pieces++ || sent == bytes)
-            bell_ring(s->base.theirs);
+            doorbell_ring(s->base.theirs);
     }
     if (rc < 0)
         return rc;
     if (pieces > 1 && sent < bytes)
-        bell_ring(s->base.theirs);
+        doorbell_ring(s->base.theirs);
     return pieces ? (ssize_t)(beside + sent) : 0;
 }
 
@@ -297,7 +297,7 @@ static void close_piece(struct link_shm *s)
     s->told = s->pieces;
     s->told_place = s->place;
     atomic_store_explicit(&s->ring->taken, s->pieces, memory_order_release);
-    bell_ring(s->base.theirs);
+    doorbell_ring(s->base.theirs);
 }
 
 /* The same in the middle of a row, whose sender is copying the next piece. */
@@ -374,14 +374,14 @@ static void shm_close(struct link *link)
 
 static const struct link_ops shm_ops = {shm_send, shm_recv, shm_descriptor, shm_close, shm_waiting, shm_frame, NULL, NULL};
 
-struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct bell *ours,
-                          struct bell *theirs)
+struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct doorbell *ours,
+                          struct doorbell *theirs)
 {
     struct link_shm *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
     s->base = (struct link){.ops = &shm_ops, .peer = peer, .outgoing = outgoing, .withdrawn = &memory->withdrawn,
-                            .parts = &memory->parts, .bell = ours, .theirs = theirs};
+                            .parts = &memory->parts, .doorbell = ours, .theirs = theirs};
     s->ring = memory;
     s->cells = outgoing ? CELL_OURS : CELL_NONE;
     s->size = bytes;

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "acomm.h"
-#include "memory/detour.h"
+#include "memory/bounce.h"
 #include "link/link.h"
 
 #define LINK_STRIPE ((size_t)256 << 10) /* bytes on one connection before the next one's turn */
@@ -26,7 +26,7 @@ struct link_tcp {
     int current;
     size_t filled;      /* bytes of the stripe that have moved; LINK_STRIPE: the byte behind it has not */
     unsigned char next; /* that byte */
-    struct detour detour; /* of the only connection */
+    struct bounce bounce; /* of the only connection */
     int fds[];
 };
 
@@ -164,7 +164,7 @@ static ssize_t tcp_receive(void *link, char *data, size_t bytes)
 static ssize_t tcp_recv(struct link *link, void *data, size_t bytes)
 {
     struct link_tcp *t = tcp_self(link);
-    return t->connections > 1 ? tcp_receive(link, data, bytes) : detour_receive(&t->detour, tcp_receive, link, data, bytes);
+    return t->connections > 1 ? tcp_receive(link, data, bytes) : bounce_receive(&t->bounce, tcp_receive, link, data, bytes);
 }
 
 static int tcp_descriptor(struct link *link)

@@ -87,7 +87,7 @@ static ssize_t write_some(int32_t pid, uint64_t to, const char *from, size_t byt
 }
 
 /* Through memory in the cache that lies in its page as the other process's does. */
-static ssize_t write_by_detour(int32_t pid, uint64_t to, const char *from, size_t bytes)
+static ssize_t write_by_bounce(int32_t pid, uint64_t to, const char *from, size_t bytes)
 {
     char *here = take_scratch(to);
     size_t part = bytes < PEER_MEMORY_PAST ? bytes : PEER_MEMORY_PAST;
@@ -101,5 +101,5 @@ static ssize_t write_by_detour(int32_t pid, uint64_t to, const char *from, size_
 ssize_t peer_memory_write(int32_t pid, uint64_t to, const char *from, size_t bytes)
 {
     bool stumbles = bytes >= PAGE && stream_stumbles(to, (uint64_t)(uintptr_t)from);
-    return (stumbles ? write_by_detour : write_some)(pid, to, from, bytes);
+    return (stumbles ? write_by_bounce : write_some)(pid, to, from, bytes);
 }

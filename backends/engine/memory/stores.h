@@ -24,7 +24,7 @@ struct stores_talk {
 /* The writer's; zeros at the beginning. */
 struct stores {
     struct choice choices[STORES_CLASSES]; /* by the length of the whole that a piece is of */
-    struct stream_way alone;               /* by the time to write */
+    struct stream_path alone;               /* by the time to write */
     uint32_t number;                       /* of the last trial */
     struct { struct choice *of; int way; uint64_t bytes; int64_t ns; uint32_t passed; } trial; /* whose answer is awaited; of NULL: none */
 };

@@ -199,7 +199,7 @@ static float timed(void (*copy)(void *, const void *, size_t), void *to, const v
 }
 
 /* A part of a trial: ordinary stores, then those past the caches. */
-static size_t try_step(struct stream_way *way, void *to, const void *from, size_t bytes)
+static size_t try_step(struct stream_path *way, void *to, const void *from, size_t bytes)
 {
     size_t part = bytes < TRIAL ? bytes : TRIAL;
     if (way->ordinary == 0) {
@@ -213,7 +213,7 @@ static size_t try_step(struct stream_way *way, void *to, const void *from, size_
 }
 
 /* Writes some of the bytes: how many. */
-static size_t fill_step(struct stream_way *way, void *to, const void *from, size_t bytes)
+static size_t fill_step(struct stream_path *way, void *to, const void *from, size_t bytes)
 {
     if (way->bytes >= AGAIN && bytes >= SHORT)
         return try_step(way, to, from, bytes);
@@ -223,7 +223,7 @@ static size_t fill_step(struct stream_way *way, void *to, const void *from, size
     return part;
 }
 
-void stream_fill(struct stream_way *way, void *to, const void *from, size_t bytes)
+void stream_fill(struct stream_path *way, void *to, const void *from, size_t bytes)
 {
     if (bytes < SHORT)
         claim(to, from, bytes);

@@ -33,14 +33,14 @@ bool stream_stumbles(uint64_t to, uint64_t from);
 void stream_store(enum stream_stores stores, void *to, const void *from, size_t bytes);
 
 /* What a rank knows of the cores that read what it writes. Zeros at the beginning. */
-struct stream_way {
+struct stream_path {
     bool past;                   /* they are far apart: past the caches, */
     enum stream_stores near;     /* and by these where they are not: the caller says so */
     float ordinary;              /* ns per byte of ordinary stores in a trial that has not tried the others yet; else 0 */
     uint64_t bytes;              /* written since the last trial */
 };
 /* By whichever stores are cheaper to memory that another core has read and will read next. */
-void stream_fill(struct stream_way *way, void *to, const void *from, size_t bytes);
+void stream_fill(struct stream_path *way, void *to, const void *from, size_t bytes);
 
 #define STREAM_LONG ((size_t)4 << 20) /* bytes; what is longer is not found in a cache by who reads it next */
 

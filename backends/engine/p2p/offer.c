@@ -17,13 +17,13 @@
                                    * 1.00 of the time, 16 and 64 MiB 0.97 to 1.05 */
 #define PART ((uint64_t)1 << 20) /* bytes at a time; between two every peer has its turn and failures are seen */
 #define MAPPED_MIN (32u << 10)   /* bytes; an eager message is done sooner below, because nobody waits for DONE, */
-#define MAPPED_MIN_CROWDED (128u << 10) /* for which ranks that share cores need a turn: 32 and 64 KiB take 0.65 and 0.79 of the time at 4 */
+#define MAPPED_MIN_OVERSUBSCRIBED (128u << 10) /* for which ranks that share cores need a turn: 32 and 64 KiB take 0.65 and 0.79 of the time at 4 */
 
 enum { STAGED, READ, WAYS };
 
 struct wire_place p2p_offer_place(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
 {
-    uint64_t mapped = p->group->crowded ? MAPPED_MIN_CROWDED : MAPPED_MIN;
+    uint64_t mapped = p->group->oversubscribed ? MAPPED_MIN_OVERSUBSCRIBED : MAPPED_MIN;
     uint64_t least = p->group->direct.arena ? mapped : WIRE_EAGER_NEAR + 1;
     if (item->bytes < least || !peer->to->withdrawn)
         return (struct wire_place){.how = DIRECT_NOTHING};
@@ -47,7 +47,7 @@ static struct choice *offer_choice_of(struct p2p *p, const struct p2p_item *item
 static bool reaches(const struct acomm_group *g, struct p2p_peer *peer)
 {
     if (!peer->asked)
-        peer->unreadable |= !window_reaches(&g->shared, g->hosts.seat[peer->rank]);
+        peer->unreadable |= !window_reaches(&g->shared, g->hosts.local_rank[peer->rank]);
     peer->asked = true;
     return !peer->unreadable;
 }
@@ -56,7 +56,7 @@ static bool reaches(const struct acomm_group *g, struct p2p_peer *peer)
 static int offer_choose(struct p2p *p, struct p2p_peer *peer, const struct p2p_item *item)
 {
     bool mapped = item->place.how == DIRECT_MAPPED;
-    if (mapped ? !symmetric_map(p->group, p->group->hosts.seat[peer->rank], item->place.at + item->bytes) : !reaches(p->group, peer))
+    if (mapped ? !symmetric_map(p->group, p->group->hosts.local_rank[peer->rank], item->place.at + item->bytes) : !reaches(p->group, peer))
         return STAGED;
     if (p->forced)
         return strcmp(p->forced, "read") ? STAGED : READ;
@@ -71,7 +71,7 @@ bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
     if (item->place.how == DIRECT_NOTHING || !peer->from->withdrawn)
         return false;
     item->began = clock_now();
-    item->spent = p->group->crowded ? clock_spent() : 0;
+    item->spent = p->group->oversubscribed ? clock_spent() : 0;
     item->copying = 0;
     item->thread = pthread_self();
     item->staged = offer_choose(p, peer, item) == STAGED;
@@ -100,7 +100,7 @@ void p2p_offer_learn(struct p2p *p, const struct p2p_item *item)
         return;
     struct choice *c = offer_choice_of(p, item);
     int way = item->staged ? STAGED : READ;
-    if (!p->group->crowded)
+    if (!p->group->oversubscribed)
         choice_learn(c, way, item->bytes, clock_now() - item->began);
     else
         choice_learn_mean(c, way, item->bytes, offer_work(item));
@@ -110,15 +110,15 @@ static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
 {
     char *to = item->op->out + item->moved;
     uint64_t from = item->place.at + item->moved;
-    bool timed = p->group->crowded; /* a system call, which short parts would feel */
-    bool past = p->group->crowded && item->bytes >= PAST;
+    bool timed = p->group->oversubscribed; /* a system call, which short parts would feel */
+    bool past = p->group->oversubscribed && item->bytes >= PAST;
     int64_t before = timed ? clock_spent() : 0;
-    int errnum = 0, seat = p->group->hosts.seat[peer->rank];
+    int errnum = 0, local_rank = p->group->hosts.local_rank[peer->rank];
     p->unseen += bytes;
     if (item->place.how == DIRECT_PRIVATE)
-        errnum = peer_memory_read(window_process(&p->group->shared, seat), from, to, bytes, past);
+        errnum = peer_memory_read(window_process(&p->group->shared, local_rank), from, to, bytes, past);
     else
-        stream_long(to, symmetric_map(p->group, seat, from + bytes) + from, bytes, item->bytes);
+        stream_long(to, symmetric_map(p->group, local_rank, from + bytes) + from, bytes, item->bytes);
     if (timed)
         item->copying += clock_spent() - before;
     return errnum;

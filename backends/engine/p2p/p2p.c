@@ -22,14 +22,14 @@ void p2p_acquire_for(struct p2p *p, struct acomm_op *op)
 {
     if (!pthread_mutex_trylock(&p->lock))
         return;
-    op_let_go(op);
+    op_release_lock(op);
     p2p_acquire(p);
 }
 
 void p2p_release_for(struct p2p *p, struct acomm_op *op)
 {
     if (p->trouble.code)
-        op_let_go(op);
+        op_release_lock(op);
     p2p_release(p);
 }
 
@@ -70,7 +70,7 @@ void p2p_trouble(struct p2p *p, const struct acomm_op *op, int code, int culprit
         t->errnum = saved;
     if (op) {
         memcpy(&t->op, op, sizeof t->op);
-        t->op.let_go = NULL; /* its caller's lock is for its caller to give up, once */
+        t->op.release_lock = NULL; /* its caller's lock is for its caller to give up, once */
     } else {
         int64_t now = clock_now();
         t->op.group = p->group;

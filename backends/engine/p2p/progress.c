@@ -127,33 +127,33 @@ static int64_t progress_at_most(int64_t ns, int64_t limit)
     return limit < 0 ? 0 : limit < ns ? limit : ns;
 }
 
-/* Whether all links that matter are in memory: their bell tells of everything then. */
-static bool progress_bell_tells(const struct p2p *p)
+/* Whether all links that matter are in memory: their doorbell tells of everything then. */
+static bool progress_doorbell_tells(const struct p2p *p)
 {
     for (int i = 0; i < p->opened; i++) {
         const struct p2p_peer *peer = p->peers[p->open[i]];
-        bool deaf = (peer->from && !peer->gone && !peer->from->bell) || (p2p_send_waits(peer) && !peer->to->bell);
+        bool deaf = (peer->from && !peer->gone && !peer->from->doorbell) || (p2p_send_waits(peer) && !peer->to->doorbell);
         if (deaf)
             return false;
     }
-    return p->group->bell != NULL;
+    return p->group->doorbell != NULL;
 }
 
 /* With the lock, given up meanwhile. */
-static void progress_sleep_by_bell(struct p2p *p, int64_t until)
+static void progress_sleep_by_doorbell(struct p2p *p, int64_t until)
 {
-    struct bell *bell = p->group->bell;
-    uint32_t seen = bell_listen(bell);
+    struct doorbell *doorbell = p->group->doorbell;
+    uint32_t seen = doorbell_listen(doorbell);
     p->sleepers++;
     if (!p2p_progress_pass(p, false)) {
         int64_t ns = progress_at_most(WAIT_SLEEP_NS, until - clock_now());
         p->changed = false;
         pthread_mutex_unlock(&p->lock);
-        bell_sleep(bell, seen, ns);
+        doorbell_sleep(doorbell, seen, ns);
         p2p_acquire(p);
     }
     p->sleepers--;
-    bell_leave(bell);
+    doorbell_leave(doorbell);
 }
 
 void p2p_progress_sleep(struct p2p *p, int64_t *nap, int64_t until)
@@ -164,8 +164,8 @@ void p2p_progress_sleep(struct p2p *p, int64_t *nap, int64_t until)
     /* Our link may be full because its reader is blocked by a third rank's, and so on round to us: read them all. */
     if (any_blocked(p))
         p2p_listen_everyone(p);
-    if (progress_bell_tells(p)) {
-        progress_sleep_by_bell(p, until);
+    if (progress_doorbell_tells(p)) {
+        progress_sleep_by_doorbell(p, until);
         return;
     }
     *nap = *nap ? progress_at_most(2 * *nap, NAP_MAX_NS) : NAP_MIN_NS;
@@ -190,7 +190,7 @@ void p2p_progress_wake(struct p2p *p)
 {
     if (p->sleepers && p->wake_fd >= 0)
         (void)!eventfd_write(p->wake_fd, 1); /* fails only when it is readable anyhow */
-    bell_ring(p->group->bell);
+    doorbell_ring(p->group->doorbell);
 }
 
 void p2p_progress_await(struct p2p *p, pthread_cond_t *condition, int64_t until)

@@ -42,7 +42,7 @@ static void expect(const struct p2p *p, struct p2p_peer *peer, char *to, uint64_
     struct p2p_in *in = &peer->in;
     peer->from->row = bytes;
     peer->from->whole = item ? item->bytes : bytes;
-    peer->from->patient = bytes && !p->group->crowded;
+    peer->from->patient = bytes && !p->group->oversubscribed;
     in->to = to;
     in->left = in->payload = bytes;
     in->item = item;
@@ -197,7 +197,7 @@ static size_t recv_take(struct p2p *p, struct p2p_peer *peer, char *to, size_t b
 static size_t take_body(struct p2p *p, struct p2p_peer *peer, size_t bytes)
 {
     struct p2p_item *item = peer->in.item;
-    bool timed = p->group->crowded && item && item->began; /* see p2p_offer_learn */
+    bool timed = p->group->oversubscribed && item && item->began; /* see p2p_offer_learn */
     int64_t before = timed ? clock_spent() : 0;
     size_t n = recv_take(p, peer, peer->in.to, bytes);
     if (timed)

@@ -9,7 +9,7 @@
  * is over. Should the receiver fail, window.h keeps the sender from its memory. */
 #include <stdatomic.h>
 
-#include "base/bell.h"
+#include "base/doorbell.h"
 #include "p2p/peer.h"
 #include "memory/stream.h"
 #include "group/shared/window.h"
@@ -41,7 +41,7 @@ static uint64_t share_place(uint64_t bytes, uint64_t index, uint64_t *offset)
 
 static void ring(struct p2p *p, const struct p2p_peer *peer)
 {
-    bell_ring(shared_bell(&p->group->shared, p->group->hosts.seat[peer->rank]));
+    doorbell_ring(shared_doorbell(&p->group->shared, p->group->hosts.local_rank[peer->rank]));
 }
 
 /* Whether a message may be copied so: the receiver asks before it opens one, the sender before it believes that one is open. */
@@ -55,7 +55,7 @@ void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
     struct link_parts *parts = peer->from->parts;
     struct direct_place to = direct_place(&p->group->direct, item->op->out, item->bytes);
     bool pays = item->place.how == DIRECT_PRIVATE || to.how == DIRECT_MAPPED;
-    if (!share_fits(item) || item->whole || !parts || !p->group->shared.base || p->group->crowded || !pays)
+    if (!share_fits(item) || item->whole || !parts || !p->group->shared.base || p->group->oversubscribed || !pays)
         return;
     item->shared = p->shares = true;
     item->mine = 0;
@@ -115,13 +115,13 @@ static struct p2p_item *shared_item(const struct p2p_peer *peer, uint64_t taken)
 static bool write_part(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item, struct direct_place to, uint64_t offset,
                        uint64_t bytes)
 {
-    int seat = p->group->hosts.seat[peer->rank];
+    int local_rank = p->group->hosts.local_rank[peer->rank];
     const char *from = item->op->in + offset;
     if (to.how == DIRECT_PRIVATE)
-        return !window_write(&p->group->shared, seat, to.at + offset, from, bytes);
+        return !window_write(&p->group->shared, local_rank, to.at + offset, from, bytes);
     bool inside = to.at <= ARENA_ROOM && item->bytes <= ARENA_ROOM;
-    char *arena = inside ? symmetric_map(p->group, seat, to.at + item->bytes) : NULL;
-    if (!arena || !window_enter(&p->group->shared, seat))
+    char *arena = inside ? symmetric_map(p->group, local_rank, to.at + item->bytes) : NULL;
+    if (!arena || !window_enter(&p->group->shared, local_rank))
         return false;
     stream_long(arena + to.at + offset, from, bytes, item->bytes);
     window_leave(&p->group->shared);

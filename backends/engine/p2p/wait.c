@@ -1,13 +1,13 @@
 #include <sched.h>
 
-#include "base/bell.h"
+#include "base/doorbell.h"
 #include "base/clock.h"
 #include "base/interrupt.h"
 #include "p2p/peer.h"
 
 #define PEEKS 50          /* of 20 to 40 ns: no longer than a switch of processes takes */
-#define KEEP_NS 400000    /* all local ranks together keep their cores so long for answers: below what wait.c calls stolen */
-#define GAINS 64          /* yields after such an answer. The other ranks do the same, so long yields are not stolen: who has
+#define KEEP_NS 400000    /* all local ranks together keep their cores so long for answers: below what wait.c calls preempted */
+#define GAINS 64          /* yields after such an answer. The other ranks do the same, so long yields are not preempted: who has
                            * yielded often is not chosen by the kernel for some milliseconds */
 struct waiter {
     struct wait wait;
@@ -40,25 +40,25 @@ static bool waiter_interrupted(struct waiter *w)
 /* Without the lock, as the step may yield: the peers see that we have no core then. */
 static int step_away(struct p2p *p, struct wait *w)
 {
-    struct bell *bell = p->group->crowded ? p->group->bell : NULL;
-    if (bell)
-        atomic_store_explicit(&bell->away, 1, memory_order_relaxed);
+    struct doorbell *doorbell = p->group->oversubscribed ? p->group->doorbell : NULL;
+    if (doorbell)
+        atomic_store_explicit(&doorbell->away, 1, memory_order_relaxed);
     int rc = wait_step(w);
-    if (bell)
-        atomic_store_explicit(&bell->away, 0, memory_order_relaxed);
+    if (doorbell)
+        atomic_store_explicit(&doorbell->away, 0, memory_order_relaxed);
     return rc;
 }
 
 /* With the lock: the next step gives our core to others. */
 static void leave_core(struct p2p *p, const struct wait *w)
 {
-    if (!wait_spun(w) || !p->group->crowded)
+    if (!wait_spun(w) || !p->group->oversubscribed)
         return;
     p->kept = 0;
     if (!p->gains)
         return;
     p->gains--;
-    atomic_store_explicit(&p->group->stolen.until, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->group->preempted.until, 0, memory_order_relaxed);
 }
 
 /* Whether the awaited rank was last seen on our processor, where the kernel may put it though another one is idle. */
@@ -66,7 +66,7 @@ static bool awaits_here(const struct p2p *p, const struct acomm_op *op)
 {
     const struct p2p_peer *peer = op->peer < 0 ? NULL : p->peers[op->peer];
     return p->group->shared.base && peer && peer->from && peer->from->theirs
-        && cpu_shared(&p->group->shared, p->group->hosts.seat[op->peer]);
+        && cpu_shared(&p->group->shared, p->group->hosts.local_rank[op->peer]);
 }
 
 /* With the lock, which is free meanwhile: the group's lock, the GIL and others' posts must not wait for it. */
@@ -118,7 +118,7 @@ static void doze(struct p2p *p, struct waiter *w)
  * while without a switch of processes, which costs more than a short message. Then it is the others' turn. */
 static bool keeps_core(struct p2p *p, const struct link *from)
 {
-    if (!from->theirs || bell_away(from->theirs))
+    if (!from->theirs || doorbell_away(from->theirs))
         return false;
     int64_t now = clock_now();
     p->kept = p->kept ? p->kept : now;
@@ -132,14 +132,14 @@ static bool peek(struct p2p *p, const struct acomm_op *op)
     const struct acomm_group *g = p->group;
     const struct p2p_peer *peer = op->peer < 0 ? NULL : p->peers[op->peer];
     const struct link *from = peer ? peer->from : NULL;
-    bool able = from && from->ops->waiting && (!g->crowded || keeps_core(p, from));
+    bool able = from && from->ops->waiting && (!g->oversubscribed || keeps_core(p, from));
     for (int turn = 0; able && turn < PEEKS; turn++) {
         if (from->ops->waiting(from)) {
             p->gains = GAINS;
             return true;
         }
         able = !atomic_load_explicit(&p->wanted, memory_order_relaxed) && !atomic_load_explicit(&g->poisoned, memory_order_relaxed)
-            && !(g->crowded && bell_away(from->theirs));
+            && !(g->oversubscribed && doorbell_away(from->theirs));
         wait_relax();
     }
     return false;
@@ -159,7 +159,7 @@ static int waiter_carry_on(struct p2p *p, struct acomm_op *op, struct waiter *w)
         moved |= seen;
         if (seen && !p->due && !atomic_load_explicit(&p->wanted, memory_order_relaxed))
             continue; /* and there may always be more */
-        op_let_go(op);
+        op_release_lock(op);
         op_begin(op);
         int rc = waiter_step(p, op, w, moved);
         if (rc)

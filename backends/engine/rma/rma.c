@@ -55,9 +55,9 @@ static struct offer own_offer(struct acomm_group *g, struct acomm_group *arenas,
     struct offer own = {.control = control.at, .at = place.at, .bytes = bytes, .mapped = place.how == DIRECT_MAPPED,
                         .maps = control.how == DIRECT_MAPPED, .reaches = 1};
     for (int rank = 0; rank < g->size; rank++) {
-        int seat = g->hosts.seat[rank];
-        own.maps = own.maps && symmetric_map(g, seat, 0) && (!arenas->direct.arena || symmetric_map(arenas, seat, 0));
-        own.reaches = own.reaches && (rank == g->rank || window_reaches(&g->shared, seat));
+        int local_rank = g->hosts.local_rank[rank];
+        own.maps = own.maps && symmetric_map(g, local_rank, 0) && (!arenas->direct.arena || symmetric_map(arenas, local_rank, 0));
+        own.reaches = own.reaches && (rank == g->rank || window_reaches(&g->shared, local_rank));
     }
     return own;
 }
@@ -82,8 +82,8 @@ static bool rma_fill(struct acomm_rma *r, struct acomm_group *arenas, const stru
     size_t told = sizeof(struct control) + (size_t)g->size * sizeof(struct told);
     for (int rank = 0; rank < g->size; rank++) {
         const struct offer *o = &offers[rank];
-        int seat = g->hosts.seat[rank];
-        char *control = symmetric_map(g, seat, o->control + told), *data = o->mapped ? symmetric_map(arenas, seat, o->at + o->bytes) : NULL;
+        int local_rank = g->hosts.local_rank[rank];
+        char *control = symmetric_map(g, local_rank, o->control + told), *data = o->mapped ? symmetric_map(arenas, local_rank, o->at + o->bytes) : NULL;
         if (!control || (o->mapped && !data))
             return false;
         r->ranks[rank] = (struct reached){.control = (struct control *)(void *)(control + o->control),
@@ -175,15 +175,15 @@ static int rma_copy(struct acomm_rma *r, int rank, uint64_t at, char *mine, size
 {
     struct shared *s = &r->group->shared;
     struct reached *to = &r->ranks[rank];
-    int seat = r->group->hosts.seat[rank];
+    int local_rank = r->group->hosts.local_rank[rank];
     if (!to->mapped && rank != r->group->rank && put)
-        return window_write(s, seat, to->at + at, mine, bytes);
-    if (!window_enter(s, seat))
+        return window_write(s, local_rank, to->at + at, mine, bytes);
+    if (!window_enter(s, local_rank))
         return ECANCELED;
     int errnum = 0;
     char *there = to->mapped ? to->mapped + at : (char *)(uintptr_t)(to->at + at);
     if (!to->mapped && rank != r->group->rank)
-        errnum = peer_memory_read(window_process(s, seat), to->at + at, mine, bytes, false);
+        errnum = peer_memory_read(window_process(s, local_rank), to->at + at, mine, bytes, false);
     else if (put)
         memmove(there, mine, bytes);
     else
@@ -253,13 +253,13 @@ static int rma_reduce_part(struct acomm_rma *r, int rank, uint64_t at, char *min
 {
     struct shared *s = &r->group->shared;
     struct reached *to = &r->ranks[rank];
-    int seat = r->group->hosts.seat[rank], errnum = 0;
+    int local_rank = r->group->hosts.local_rank[rank], errnum = 0;
     char *there = to->mapped ? to->mapped + at : rank == r->group->rank ? (char *)(uintptr_t)(to->at + at) : NULL;
     _Alignas(64) char fetched[PART];
     char *place = there ? there : fetched;
     if (!there && (errnum = rma_copy(r, rank, at, fetched, bytes, false)))
         return errnum;
-    if (there && !window_enter(s, seat))
+    if (there && !window_enter(s, local_rank))
         return ECANCELED;
     uintptr_t inputs[2] = {(uintptr_t)place, (uintptr_t)mine};
     acomm_reduce_local((uintptr_t)place, inputs, 2, bytes / acomm_dtype_bytes(dtype), dtype, redop, 1);
@@ -297,7 +297,7 @@ static void rma_tell(struct acomm_rma *r, int rank, bool fence)
 {
     struct told *told = &r->ranks[rank].control->told[r->group->rank];
     atomic_fetch_add(fence ? &told->fences : &told->signals, 1);
-    bell_ring(shared_bell(&r->group->shared, r->group->hosts.seat[rank]));
+    doorbell_ring(shared_doorbell(&r->group->shared, r->group->hosts.local_rank[rank]));
 }
 
 int acomm_rma_signal(acomm_rma *r, int rank)
@@ -329,13 +329,13 @@ static bool fenced(struct acomm_rma *r, int rank, uint64_t epoch)
 static void sleep_until(struct acomm_rma *r, struct acomm_op *op, bool (*there)(struct acomm_rma *, int, uint64_t), uint64_t epoch,
                         bool *found)
 {
-    struct bell *bell = r->group->bell;
+    struct doorbell *doorbell = r->group->doorbell;
     int64_t left = op->deadline - clock_now();
-    uint32_t seen = bell_listen(bell);
+    uint32_t seen = doorbell_listen(doorbell);
     *found = there(r, op->peer, epoch);
     if (!*found && !atomic_load(&r->group->poisoned))
-        bell_sleep(bell, seen, left < WAIT_SLEEP_NS ? left : WAIT_SLEEP_NS);
-    bell_leave(bell);
+        doorbell_sleep(doorbell, seen, left < WAIT_SLEEP_NS ? left : WAIT_SLEEP_NS);
+    doorbell_leave(doorbell);
 }
 
 /* 0, 1 when the deadline has passed, or a code. */
@@ -343,7 +343,7 @@ static int rma_await(struct acomm_rma *r, struct acomm_op *op, bool (*there)(str
 {
     bool found = there(r, op->peer, epoch);
     struct wait w = wait_start(op);
-    w.spins *= r->group->crowded ? 1 : SPINS;
+    w.spins *= r->group->oversubscribed ? 1 : SPINS;
     for (; !found; found = found || there(r, op->peer, epoch)) {
         int rc = atomic_load(&r->closed) ? ACOMM_CLOSED : wait_step(&w);
         if (rc == ACOMM_INTERRUPTED)
@@ -400,7 +400,7 @@ static void close_one(struct acomm_rma *r)
 {
     if (atomic_exchange(&r->closed, 1))
         return;
-    bell_ring(r->group->bell);
+    doorbell_ring(r->group->doorbell);
     while (atomic_load(&r->inside))
         sched_yield(); /* it sees that it is closed within WAIT_SLEEP_NS */
     arena_give(r->block);

@@ -12,15 +12,15 @@ static void enter(const struct slices *s, int i, int rank)
     s->places[i] = block.offset;
 }
 
-/* The rank of a host whose block its leader `seat` exchanges in this turn. */
-static int dealt(const struct slices *s, int host, int seat, int turn)
+/* The rank of a host whose block its leader `local_rank` exchanges in this turn. */
+static int dealt(const struct slices *s, int host, int local_rank, int turn)
 {
-    int other = seat + turn * s->leaders;
-    return seat < s->leaders && other < hosts_ranks(s->hosts, host) ? hosts_rank(s->hosts, host, other) : -1;
+    int other = local_rank + turn * s->leaders;
+    return local_rank < s->leaders && other < hosts_ranks(s->hosts, host) ? hosts_rank(s->hosts, host, other) : -1;
 }
 
 /* An all_gather of the blocks that are entered, of which this rank gives number `own`. */
-static int hosts_gather_gather(struct slices *s, const struct team *team, const char *in, int own)
+static int hierarchical_gather_host(struct slices *s, const struct team *team, const char *in, int own)
 {
     struct acomm_op *op = s->op;
     struct acomm_op part = part_of(op, team, ACOMM_ALL_GATHER, in ? in : op->out + s->places[own] * op->width, op->out, 0);
@@ -29,37 +29,37 @@ static int hosts_gather_gather(struct slices *s, const struct team *team, const 
     return part_run(op, &part);
 }
 
-static int hosts_gather_between(struct slices *s, int turn)
+static int hierarchical_gather_between(struct slices *s, int turn)
 {
     for (int host = 0; host < s->hosts->count; host++)
-        enter(s, host, dealt(s, host, s->seat, turn));
-    return s->leads ? hosts_gather_gather(s, &s->hosts->column, NULL, s->host) : 0;
+        enter(s, host, dealt(s, host, s->local_rank, turn));
+    return s->leads ? hierarchical_gather_host(s, &s->hosts->column, NULL, s->host) : 0;
 }
 
 static int onward(struct slices *s, int turn)
 {
     int rc = 0;
     for (int host = 0; host < s->hosts->count && !rc; host++) {
-        for (int seat = 0; seat < s->hosts->host.size; seat++)
-            enter(s, seat, dealt(s, host, seat, turn));
+        for (int local_rank = 0; local_rank < s->hosts->host.size; local_rank++)
+            enter(s, local_rank, dealt(s, host, local_rank, turn));
         if (host != s->host)
-            rc = hosts_gather_gather(s, &s->hosts->host, NULL, s->seat);
+            rc = hierarchical_gather_host(s, &s->hosts->host, NULL, s->local_rank);
     }
     return rc;
 }
 
-int hosts_all_gather(struct acomm_op *op)
+int hierarchical_all_gather(struct acomm_op *op)
 {
     struct slices s;
     int rc = slices_open(&s, op, op->group->size, 0, 0);
     if (rc)
         return rc;
-    for (int seat = 0; seat < s.hosts->host.size; seat++)
-        enter(&s, seat, s.hosts->host.members[seat]);
-    rc = hosts_gather_gather(&s, &s.hosts->host, op->in, s.seat);
+    for (int local_rank = 0; local_rank < s.hosts->host.size; local_rank++)
+        enter(&s, local_rank, s.hosts->host.members[local_rank]);
+    rc = hierarchical_gather_host(&s, &s.hosts->host, op->in, s.local_rank);
     int turns = (s.hosts->most + s.leaders - 1) / s.leaders;
     for (int turn = 0; turn < turns && !rc; turn++) {
-        rc = hosts_gather_between(&s, turn);
+        rc = hierarchical_gather_between(&s, turn);
         rc = rc ? rc : onward(&s, turn);
     }
     return rc;

@@ -66,13 +66,13 @@ static int hand_out(struct turn *t, char *finished)
 }
 
 /* Scratch: a segment of widened contributions, the own slice of partials, and finished where there is no output. */
-static int hosts_reduce_run_segment(struct turn *t)
+static int hierarchical_reduce_run_segment(struct turn *t)
 {
     struct slices *s = t->s;
     struct acomm_op *op = s->op;
     bool wanted = op->kind == ACOMM_ALL_REDUCE || s->host == s->hosts->of[op->root];
     char *partials = s->buffer + s->segment * s->width, *spare = partials + s->segment * s->width;
-    t->own = slices_of(s, t->count, s->seat);
+    t->own = slices_of(s, t->count, s->local_rank);
     char *finished = t->out ? t->out + t->own.first * op->width : spare;
     t->partial = s->begins || !op->compared || !t->out ? partials : finished;
     int rc = reduce_inside(t);
@@ -85,7 +85,7 @@ static int hosts_reduce_run_segment(struct turn *t)
     return hand_out(t, finished);
 }
 
-static int hosts_reduce_run(struct acomm_op *op, int leaders)
+static int hierarchical_reduce_run(struct acomm_op *op, int leaders)
 {
     struct slices s;
     int rc = slices_open(&s, op, leaders, 3, SEGMENT);
@@ -96,18 +96,18 @@ static int hosts_reduce_run(struct acomm_op *op, int leaders)
         uint64_t count = op->count - at < s.segment ? op->count - at : s.segment;
         struct turn t = {.s = &s, .in = blocks_at(op->in, at * op->width), .out = blocks_at(op->out, at * op->width),
                          .count = count};
-        rc = hosts_reduce_run_segment(&t);
+        rc = hierarchical_reduce_run_segment(&t);
         at += s.segment;
     } while (at < op->count);
     return rc;
 }
 
-int hosts_reduce_leader(struct acomm_op *op)
+int hierarchical_reduce_leader(struct acomm_op *op)
 {
-    return hosts_reduce_run(op, 1);
+    return hierarchical_reduce_run(op, 1);
 }
 
-int hosts_reduce_leaders(struct acomm_op *op)
+int hierarchical_reduce_leaders(struct acomm_op *op)
 {
-    return hosts_reduce_run(op, op->group->size);
+    return hierarchical_reduce_run(op, op->group->size);
 }

@@ -1,5 +1,5 @@
-/* reduce_scatter over hosts of as many ranks each: inside each host, seat i gets the host's contributions to the blocks of
- * the ranks with seat i on all hosts; its column reduces and distributes these. */
+/* reduce_scatter over hosts of as many ranks each: inside each host, local rank i gets the host's contributions to the blocks of
+ * the ranks with local rank i on all hosts; its column reduces and distributes these. */
 #include "collectives/blocks.h"
 #include "collectives/slices.h"
 
@@ -16,10 +16,10 @@ static const char *contributions(const struct slices *s, uint64_t segment, uint6
 {
     char *wide = s->buffer;
     uint64_t filled = 0;
-    for (int seat = 0; seat < s->hosts->most; seat++) {
-        struct span part = part_of_block(s, segment, each, hosts_rank(s->hosts, host, seat));
-        s->counts[seat] = part.bytes;
-        s->places[seat] = s->begins ? filled : part.offset;
+    for (int local_rank = 0; local_rank < s->hosts->most; local_rank++) {
+        struct span part = part_of_block(s, segment, each, hosts_rank(s->hosts, host, local_rank));
+        s->counts[local_rank] = part.bytes;
+        s->places[local_rank] = s->begins ? filled : part.offset;
         if (s->begins && part.bytes)
             reduce_begin(&s->reduction, wide + filled * s->width, s->op->in + part.offset * s->op->width, part.bytes);
         filled += part.bytes;
@@ -27,7 +27,7 @@ static const char *contributions(const struct slices *s, uint64_t segment, uint6
     return s->begins ? wide : s->op->in;
 }
 
-/* Packs into `sums` what this host gives to the blocks of the ranks with this seat. */
+/* Packs into `sums` what this host gives to the blocks of the ranks with this local rank. */
 static int inside(struct slices *s, uint64_t segment, uint64_t each, char *sums)
 {
     int rc = 0;
@@ -39,23 +39,23 @@ static int inside(struct slices *s, uint64_t segment, uint64_t each, char *sums)
         part.places = s->places;
         part.compared = compared;
         rc = part_run(s->op, &part);
-        sums += s->counts[s->seat] * s->width;
+        sums += s->counts[s->local_rank] * s->width;
         compared = true;
     }
     return rc;
 }
 
-static int hosts_reduce_scatter_between(struct slices *s, uint64_t segment, uint64_t each, const char *sums, char *out)
+static int hierarchical_reduce_scatter_between(struct slices *s, uint64_t segment, uint64_t each, const char *sums, char *out)
 {
     for (int host = 0; host < s->hosts->count; host++)
-        s->counts[host] = part_of_block(s, segment, each, hosts_rank(s->hosts, host, s->seat)).bytes;
+        s->counts[host] = part_of_block(s, segment, each, hosts_rank(s->hosts, host, s->local_rank)).bytes;
     struct acomm_op part = slices_reducing(s, &s->hosts->column, ACOMM_REDUCE_SCATTER, sums, out, 0);
     part.send_counts = s->counts;
     return part_run(s->op, &part);
 }
 
 /* Scratch: contributions as partials, one host's at a time; sums for all hosts; the own block's partials. */
-static int hosts_reduce_scatter_run_segment(struct slices *s, uint64_t segment)
+static int hierarchical_reduce_scatter_run_segment(struct slices *s, uint64_t segment)
 {
     struct acomm_op *op = s->op;
     uint64_t each = s->segment;
@@ -64,14 +64,14 @@ static int hosts_reduce_scatter_run_segment(struct slices *s, uint64_t segment)
     uint64_t count = part_of_block(s, segment, each, op->group->rank).bytes;
     char *out = blocks_at(op->out, segment * each * op->width), *partial = s->begins ? spare : out;
     int rc = inside(s, segment, each, sums);
-    rc = rc ? rc : hosts_reduce_scatter_between(s, segment, each, sums, partial);
+    rc = rc ? rc : hierarchical_reduce_scatter_between(s, segment, each, sums, partial);
     op->compared = true;
     if (!rc && count)
         reduce_finish(&s->reduction, out, partial, count);
     return rc;
 }
 
-int hosts_reduce_scatter(struct acomm_op *op)
+int hierarchical_reduce_scatter(struct acomm_op *op)
 {
     struct slices s;
     const struct hosts *h = &op->group->hosts;
@@ -80,7 +80,7 @@ int hosts_reduce_scatter(struct acomm_op *op)
     int rc = slices_open(&s, op, op->group->size, buffers, SEGMENT / (size_t)buffers);
     uint64_t segment = 0;
     do
-        rc = rc ? rc : hosts_reduce_scatter_run_segment(&s, segment);
+        rc = rc ? rc : hierarchical_reduce_scatter_run_segment(&s, segment);
     while (!rc && ++segment * s.segment < largest);
     return rc;
 }

@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "group/agree.h"
+#include "group/signature.h"
 #include "collectives/partials.h"
 
 #define SLICES ((size_t)2 << 20)      /* bytes of all ranks' parts of a slice together, at most; */
@@ -187,7 +187,7 @@ static int all_reduce_pairwise_run_direct(struct acomm_op *op)
     int rc = all_reduce_pairwise_open_direct(&d, op);
     bool tells = op->group->check && !op->compared;
     if (rc || !d.segments)
-        return rc || !tells ? rc : agree(op);
+        return rc || !tells ? rc : signature_check(op);
     for (uint64_t step = 0; step < d.ahead; step++)
         add_step(&d, step, tells);
     for (uint64_t step = 0; step < d.segments + d.ahead && !rc; step++) {

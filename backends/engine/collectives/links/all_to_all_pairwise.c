@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "group/agree.h"
+#include "group/signature.h"
 #include "group/group.h"
 #include "collectives/pattern.h"
 #include "group/transfer.h"
@@ -138,7 +138,7 @@ int all_to_all_pairwise(struct acomm_op *op)
     bool uneven = op->send_counts || op->recv_counts, tells = op->group->check && !op->compared;
     if (!uneven && tells && op->team->size <= SHORT_RANKS && op->count * op->width <= SHORT)
         return exchange_short(op);
-    int rc = tells ? agree(op) : 0;
+    int rc = tells ? signature_check(op) : 0;
     if (!rc && uneven)
         rc = compare_counts(op);
     return rc ? rc : shift(op);

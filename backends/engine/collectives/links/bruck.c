@@ -3,10 +3,10 @@
  * Systems 8 (1997).
  *
  * Input and header travel together as one record, and a message is a run of records of which the first is its sender's:
- * the comparison of headers (see agree.h) costs no step of its own. Nothing is written into the caller's arrays before
+ * the comparison of headers (see signature.h) costs no step of its own. Nothing is written into the caller's arrays before
  * the last record is there. Reductions are in rank order with one rounding: the bits of the shared-memory forms.
  *
- * Over several hosts the records of a host come together at its seat 0, which alone exchanges them with the other
+ * Over several hosts the records of a host come together at its local rank 0, which alone exchanges them with the other
  * hosts, in log2 steps of their number, and gives all of them to its host. */
 #include <errno.h>
 #include <string.h>
@@ -41,7 +41,7 @@ static int open_records(struct records *r, struct acomm_op *op, uint64_t bytes)
 
 static char *record_of(const struct records *r, int rank)
 {
-    int place = r->hosts ? r->hosts->first[r->hosts->of[rank]] + r->hosts->seat[rank] : pattern_rank(rank, -r->rank, r->n);
+    int place = r->hosts ? r->hosts->first[r->hosts->of[rank]] + r->hosts->local_rank[rank] : pattern_rank(rank, -r->rank, r->n);
     return r->base + (size_t)place * r->stride;
 }
 

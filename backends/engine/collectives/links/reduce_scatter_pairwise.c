@@ -3,7 +3,7 @@
  * parts, which lie in scratch until all have been compared: a turn of all ranks less than comparing first. */
 #include <errno.h>
 
-#include "group/agree.h"
+#include "group/signature.h"
 #include "collectives/blocks.h"
 #include "collectives/partials.h"
 
@@ -85,7 +85,7 @@ int reduce_scatter_pairwise(struct acomm_op *op)
     uint64_t largest = blocks_largest(op->send_counts, op->count, op->team->size) * op->width;
     struct direct d;
     bool tells = op->group->check && !op->compared;
-    int rc = largest ? reduce_scatter_pairwise_open_direct(&d, op, largest) : tells ? agree(op) : 0;
+    int rc = largest ? reduce_scatter_pairwise_open_direct(&d, op, largest) : tells ? signature_check(op) : 0;
     for (uint64_t segment = 0; !rc && largest && segment * d.part < largest; segment++) {
         struct span own = reduce_scatter_pairwise_part_of(&d, segment, d.rank);
         rc = reduce_scatter_pairwise_exchange(&d, segment, own, tells && !segment);

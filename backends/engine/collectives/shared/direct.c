@@ -10,7 +10,7 @@
 #include "group/group.h"
 #include "memory/peer_memory.h"
 #include "memory/stream.h"
-#include "collectives/shared/stretches.h"
+#include "collectives/shared/chunks.h"
 #include "group/wait.h"
 #include "group/shared/window.h"
 
@@ -38,7 +38,7 @@ static int direct_broken(struct rounds *r, int rank, int errnum)
 static int read_private(struct rounds *r, int rank, uint64_t from, char *to, size_t bytes, size_t whole)
 {
     bool alone = r->op->kind == ACOMM_ALL_TO_ALL;
-    bool past = r->op->group->crowded && alone && whole >= STREAM_LONG && bytes >= PEER_MEMORY_PAST;
+    bool past = r->op->group->oversubscribed && alone && whole >= STREAM_LONG && bytes >= PEER_MEMORY_PAST;
     int errnum = peer_memory_read(window_process(r->shared, rank), from, to, bytes, past);
     return errnum ? direct_broken(r, rank, errnum) : 0;
 }
@@ -153,9 +153,9 @@ static int try_ways(struct rounds *r, bool reaches, bool maps)
         can[1] &= theirs[1];
     }
     if (!rc && reaches)
-        d->reach = can[0] ? WAY_OPEN : WAY_CLOSED;
+        d->reach = can[0] ? PATH_OPEN : PATH_CLOSED;
     if (!rc && maps)
-        d->map = can[1] ? WAY_OPEN : WAY_CLOSED;
+        d->map = can[1] ? PATH_OPEN : PATH_CLOSED;
     return rc;
 }
 
@@ -171,7 +171,7 @@ static int direct_end(struct rounds *r, const struct direct_plan *plan)
         barred |= *(const uint8_t *)rounds_slot(r, rank, sizeof barred);
     if (rc || !barred)
         return rc;
-    d->reach = WAY_CLOSED;
+    d->reach = PATH_CLOSED;
     return plan->staged(r->op);
 }
 
@@ -202,9 +202,9 @@ static int meet(struct rounds *r, const struct direct_plan *plan, bool *open)
     if (rc)
         return rc;
     bool reaches = any(r, DIRECT_PRIVATE), maps = any(r, DIRECT_MAPPED);
-    bool new_reach = reaches && d->reach == WAY_UNKNOWN, new_map = maps && d->map == WAY_UNKNOWN;
+    bool new_reach = reaches && d->reach == PATH_UNKNOWN, new_map = maps && d->map == PATH_UNKNOWN;
     rc = new_reach || new_map ? try_ways(r, new_reach, new_map) : 0;
-    *open = (!reaches || d->reach == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
+    *open = (!reaches || d->reach == PATH_OPEN) && (!maps || d->map == PATH_OPEN);
     return rc || !maps || !*open ? rc : open_offers(r, plan->bytes);
 }
 
@@ -237,8 +237,8 @@ static int direct_choose(struct acomm_op *op, const struct direct_plan *plan)
     struct acomm_group *g = op->group;
     struct direct_state *d = &g->direct;
     struct rounds r = rounds_start(op);
-    bool forced = op->algorithm == g->selection.forced[op->kind], open = d->reach == WAY_OPEN;
-    bool known = plan->bytes && !forced && !d->symmetric && d->reach != WAY_UNKNOWN; /* what all offer: private arrays */
+    bool forced = op->algorithm == g->selection.forced[op->kind], open = d->reach == PATH_OPEN;
+    bool known = plan->bytes && !forced && !d->symmetric && d->reach != PATH_UNKNOWN; /* what all offer: private arrays */
     int rc = 0;
     if (!known && (rc = meet(&r, plan, &open)))
         return rc;
@@ -247,7 +247,7 @@ static int direct_choose(struct acomm_op *op, const struct direct_plan *plan)
         return plan->staged(op);
     if (!private || forced)
         return direct_run_direct(&r, plan);
-    return stretches_of(op, plan->bytes) ? stretches_run(op, plan->bytes) : run_trial(&r, plan, !known);
+    return chunks_of(op, plan->bytes) ? chunks_run(op, plan->bytes) : run_trial(&r, plan, !known);
 }
 
 int direct_run(struct acomm_op *op, const struct direct_plan *plan)

@@ -14,7 +14,7 @@
 static int fetch(struct rounds *r, int rank, uint64_t offset, struct span to, uint64_t all)
 {
     char *out = r->op->out + to.offset;
-    bool past = r->op->stride || all >= ALL_LONG; /* a stretch is one of long arrays */
+    bool past = r->op->stride || all >= ALL_LONG; /* a chunk is one of long arrays */
     size_t whole = past && to.bytes < STREAM_LONG ? STREAM_LONG : to.bytes;
     if (rank != r->rank)
         return to.bytes ? direct_read(r, rank, direct_offer(r, rank)->in, offset, out, to.bytes, whole) : 0;
@@ -90,7 +90,7 @@ static int broadcast(struct rounds *r)
 int direct_broadcast(struct acomm_op *op)
 {
     uint64_t bytes = op->count * op->width;
-    bool root = op->team->rank == op->root, idle = !op->group->crowded && (!op->out || op->out == op->in);
+    bool root = op->team->rank == op->root, idle = !op->group->oversubscribed && (!op->out || op->out == op->in);
     struct direct_plan plan = {.bytes = bytes, .offered = root ? bytes : 0, .offered_out = root ? 0 : bytes,
                                .pushed = true, .pushes = root && idle, .shared = true,
                                .repeats = true, .staged = shared_broadcast, .move = broadcast};

@@ -2,7 +2,7 @@
 #include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 
-/* Bytes of a result, or of one that this is a stretch of, from which two ranks do not hand contents over: their own and what lies in a slot
+/* Bytes of a result, or of one that this is a chunk of, from which two ranks do not hand contents over: their own and what lies in a slot
  * are copied on to memory, past the caches, and the slot may as well be filled so (32 to 256 MiB in 0.87 to 0.91 of the time). */
 #define LONG ((uint64_t)32 << 20)
 

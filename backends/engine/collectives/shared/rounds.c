@@ -1,7 +1,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "group/agree.h"
+#include "group/signature.h"
 #include "reduce/reduce.h"
 #include "memory/stream.h"
 #include "group/wait.h"
@@ -79,7 +79,7 @@ static int compare_earlier(const struct rounds *r, int rank, uint64_t last)
             continue;
         acomm_header theirs;
         shared_copy(&theirs, shared_header(s, rank, round), sizeof theirs);
-        int rc = agree_compare_earlier(r->op, team_member(r->op->team, rank), &s->called[round % SHARED_SLOTS], &theirs);
+        int rc = signature_compare_earlier(r->op, team_member(r->op->team, rank), &s->called[round % SHARED_SLOTS], &theirs);
         if (rc)
             return rc;
     }
@@ -128,7 +128,7 @@ static int compare_with(struct rounds *r, int rank)
         op_header(r->op, &called);
     } else {
         shared_copy(&called, shared_header(r->shared, rank, r->round), sizeof called);
-        rc = agree_compare(r->op, team_member(r->op->team, rank), &called);
+        rc = signature_compare(r->op, team_member(r->op->team, rank), &called);
     }
     bool ours = r->op->kind == ACOMM_ALL_TO_ALL; /* and not a barrier that is a part of one over several hosts */
     if (rc || !ours || !(called.flags & OP_UNEVEN))
@@ -196,7 +196,7 @@ static int rounds_claim(struct rounds *r, size_t bytes, bool read_later)
 {
     r->shared->turn = false;
     bool cell = r->cells && bytes > SHARED_TINY && shared_take_cell(r->shared, read_later);
-    int rc = cell ? 0 : shared_claim(r->shared, r->op, bytes, read_later);
+    int rc = cell ? 0 : shared_acquire(r->shared, r->op, bytes, read_later);
     if (!rc && shared_any_open(r->shared) && r->shared->settled < r->shared->past)
         rc = rounds_settle_last(r, r->shared->past);
     r->round = r->shared->round + 1;
@@ -207,7 +207,7 @@ static int rounds_claim(struct rounds *r, size_t bytes, bool read_later)
 
 static void publish(struct rounds *r)
 {
-    shared_publish(r->shared);
+    shared_commit(r->shared);
     r->op->entered = true;
 }
 
@@ -313,10 +313,10 @@ static uint64_t rounds_piece_of(const struct rounds *r, const struct rounds_plan
 static uint64_t rounds_kept(const struct rounds *r, const struct rounds_plan *plan)
 {
     uint64_t share = RESULTS_KEPT / (uint64_t)(r->op->kind == ACOMM_GATHER ? 1 : r->ranks);
-    bool stretch = r->op->stride; /* of a long result */
-    if (!plan->result || (!stretch && plan->result <= share))
+    bool chunk = r->op->stride; /* of a long result */
+    if (!plan->result || (!chunk && plan->result <= share))
         return UINT64_MAX;
-    uint64_t before = stretch && r->op->out ? (uint64_t)(r->op->out - r->op->whole->out) : 0;
+    uint64_t before = chunk && r->op->out ? (uint64_t)(r->op->out - r->op->whole->out) : 0;
     return before < share ? share - before : 0;
 }
 

@@ -14,14 +14,14 @@
 /* What a rank says when a try begins. */
 struct say {
     float cost[TRIAL_WAYS];      /* ns per byte; 0: not tried yet */
-    uint32_t crowded;            /* they are of processor time */
+    uint32_t oversubscribed;            /* they are of processor time */
 };
 
 /* What a run costs a rank. Where ranks take turns on the cores that is processor time, which they share: who comes last finds
  * the arrays of all others, and is done in the time of its own copies, however long they had its core before. */
 static int64_t spent(const struct acomm_group *g)
 {
-    return g->crowded ? clock_spent() : clock_now();
+    return g->oversubscribed ? clock_spent() : clock_now();
 }
 
 /* Pages that the system has brought in for this thread, while they matter. */
@@ -42,15 +42,15 @@ static int trial_choose(const struct rounds *r, uint32_t try, uint64_t bytes)
         shared_copy(&say, rounds_slot(r, rank, sizeof say), sizeof say);
         for (int way = 0; way < TRIAL_WAYS; way++) {
             float most = say.cost[way] > costs[way] ? say.cost[way] : costs[way];
-            costs[way] = first.crowded ? costs[way] + say.cost[way] : most;
+            costs[way] = first.oversubscribed ? costs[way] + say.cost[way] : most;
         }
     }
     return choice_way(try, bytes, costs, TRIAL_WAYS);
 }
 
-static int agree(struct rounds *r, struct choice *c, uint64_t bytes)
+static int signature_check(struct rounds *r, struct choice *c, uint64_t bytes)
 {
-    struct say say = {.crowded = r->op->group->crowded};
+    struct say say = {.oversubscribed = r->op->group->oversubscribed};
     memcpy(say.cost, c->cost, sizeof say.cost);
     int rc = rounds_meet(r, &say, sizeof say);
     if (!rc)
@@ -64,7 +64,7 @@ int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes)
     uint64_t apart = r->op->stride ? r->op->stride : r->op->count, whole = r->op->stride ? bytes / r->op->count * apart : bytes;
     bool odd = apart * r->op->width % SHARED_LINE; /* blocks lie at different places in their pages, over which the kernel's copy may stumble */
     struct choice *c = choice_for(g->choices[r->op->kind][odd], whole);
-    int rc = c->moved ? 0 : agree(r, c, bytes);
+    int rc = c->moved ? 0 : signature_check(r, c, bytes);
     *t = (struct trial){.choice = c, .bytes = bytes, .way = (enum trial_way)c->agreed};
     if (choice_counts(c, bytes)) {
         t->faults = faults(c);

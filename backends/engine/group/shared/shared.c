@@ -13,7 +13,7 @@
 #include "memory/arena.h"
 #include "group/group.h"
 #include "memory/pages.h"
-#include "group/shared/seat.h"
+#include "group/shared/region.h"
 #include "group/wait.h"
 
 #define RINGS_BUDGET (64u << 20) /* bytes of all rings of a channel together; they cost memory only once used */
@@ -23,12 +23,12 @@
 #define PIECE_MAX (512u << 10)
 #define PLACES 512 /* of the large part of the area, at most */
 #define WIDEST 16               /* bytes of the widest element */
-#define SEATS_BUDGET (8u << 20) /* bytes of all slots together: a cache that cores share holds them beside the arrays */
+#define REGIONS_BUDGET (8u << 20) /* bytes of all slots together: a cache that cores share holds them beside the arrays */
 
 uint64_t shared_piece(int ranks, uint64_t wanted)
 {
     uint64_t least = 2 * power_below((uint64_t)ranks * WIDEST); /* one element for every rank */
-    uint64_t piece = power_below(SEATS_BUDGET / SEAT_AREA_PIECES / (uint64_t)ranks + 1);
+    uint64_t piece = power_below(REGIONS_BUDGET / REGION_AREA_PIECES / (uint64_t)ranks + 1);
     piece = wanted ? power_below(wanted) : piece > PIECE_MAX ? PIECE_MAX : piece < PIECE_MIN ? PIECE_MIN : piece;
     return piece < least ? least : piece;
 }
@@ -42,12 +42,12 @@ static size_t ring_size(int ranks)
 
 static uint64_t rings_bytes(int ranks)
 {
-    return (uint64_t)ranks * (uint64_t)ranks * round_up(link_shm_footprint(ring_size(ranks)), SEAT_PAGE);
+    return (uint64_t)ranks * (uint64_t)ranks * round_up(link_shm_footprint(ring_size(ranks)), REGION_PAGE);
 }
 
 static uint64_t mapped_bytes(int ranks, uint64_t piece)
 {
-    return (uint64_t)ranks * seat_bytes(ranks, piece) + 2 * rings_bytes(ranks);
+    return (uint64_t)ranks * region_bytes(ranks, piece) + 2 * rings_bytes(ranks);
 }
 
 uint64_t shared_bytes(int ranks, uint64_t piece, bool arenas)
@@ -65,7 +65,7 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
     *s = (struct shared){.fd = -1, .rank = rank, .ranks = ranks, .piece = piece,
                          .bytes = mapped_bytes(ranks, piece)};
     s->ring_bytes = ring_size(ranks);
-    s->seat_bytes = seat_bytes(ranks, piece);
+    s->region_bytes = region_bytes(ranks, piece);
     s->arenas = bytes >= shared_bytes(ranks, piece, true);
     if (bytes < s->bytes)
         return errno = EINVAL, ACOMM_ARGUMENT;
@@ -82,7 +82,7 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
         goto fail;
     }
     madvise(s->base, s->bytes, MADV_DONTDUMP); /* a core dump would bring all of its pages in */
-    if (pages_reserve(s->fd, (uint64_t)rank * seat_bytes(ranks, piece), seat_bytes(ranks, piece)))
+    if (pages_reserve(s->fd, (uint64_t)rank * region_bytes(ranks, piece), region_bytes(ranks, piece)))
         goto fail;
     return 0;
 fail:;
@@ -107,10 +107,10 @@ acomm_header *shared_header(const struct shared *s, int rank, uint64_t round)
     return &slot_of(s, rank, round)->header;
 }
 
-/* Two at the end of each seat. */
+/* Two at the end of each region. */
 static char *shared_cell_of(const struct shared *s, uint32_t which)
 {
-    return (char *)seat_of(s, (int)(which % 2)) + s->seat_bytes - (which / 2 + 1) * (uint64_t)SHARED_CELL;
+    return (char *)region_of(s, (int)(which % 2)) + s->region_bytes - (which / 2 + 1) * (uint64_t)SHARED_CELL;
 }
 
 /* What may change between two looks is looked at once. */
@@ -127,7 +127,7 @@ uint64_t shared_pair_room(const struct shared *s)
 char *shared_pair(const struct shared *s, int from, int to)
 {
     bool own = (s->turns + s->turn) % 2; /* in the next turn the place holds what the other one gives */
-    char *end = (char *)seat_of(s, own ? from : to) + s->seat_bytes;
+    char *end = (char *)region_of(s, own ? from : to) + s->region_bytes;
     return end - (uint64_t)(s->ranks - (own ? to : from)) * pair_bytes(s->ranks, s->piece);
 }
 
@@ -138,12 +138,12 @@ char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes
         return slot->tiny;
     const struct shared_place *place = rank == s->rank ? &s->posted[round % SHARED_SLOTS] : &slot->place;
     uint32_t at = once(bytes <= SHARED_SHORT ? &place->place : &place->line);
-    if (at >= SEAT_CELL && s->ranks == 2 && bytes <= SHARED_CELL) /* whatever a peer says, we stay inside */
+    if (at >= REGION_CELL && s->ranks == 2 && bytes <= SHARED_CELL) /* whatever a peer says, we stay inside */
         return shared_cell_of(s, at % SHARED_CELLS);
     if (bytes <= SHARED_SHORT)
         return shorts_of(s, rank) + at % SHARED_SHORTS * SHARED_SHORT;
     uint64_t offset = (uint64_t)at * SHARED_LINE, last = area_bytes(s->piece) - bytes;
-    return shorts_of(s, rank) + SEAT_SHORTS + (offset < last ? offset : last);
+    return shorts_of(s, rank) + REGION_SHORTS + (offset < last ? offset : last);
 }
 
 static uint32_t *futex_word(struct slot *slot)
@@ -155,7 +155,7 @@ static uint32_t *futex_word(struct slot *slot)
     return (uint32_t *)stamp;
 }
 
-void shared_publish(struct shared *s)
+void shared_commit(struct shared *s)
 {
     struct slot *slot = slot_of(s, s->rank, ++s->round);
     s->seen[s->rank] = s->round;
@@ -164,7 +164,7 @@ void shared_publish(struct shared *s)
     /* Sequentially consistent: a sleeper announces itself before it looks at the stamp once more, so either it sees
      * this stamp or we see it. */
     atomic_store(&slot->stamp, s->round);
-    if (atomic_load(&seat_of(s, s->rank)->sleepers))
+    if (atomic_load(&region_of(s, s->rank)->sleepers))
         syscall(SYS_futex, futex_word(slot), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
@@ -184,10 +184,10 @@ static bool shared_alike_now(const struct shared *s, uint64_t round)
     const char *first = (const char *)&slot_of(s, 0, round)->header;
     const acomm_header *mine = &s->called[round % SHARED_SLOTS];
     int root = mine->root;
-    if (root != s->rank && atomic_load_explicit(&seat_of(s, root)->settled, memory_order_acquire) >= round)
+    if (root != s->rank && atomic_load_explicit(&region_of(s, root)->settled, memory_order_acquire) >= round)
         return true;
     for (int rank = 0; rank < s->ranks; rank++)
-        if (rank != s->rank && memcmp(first + (uint64_t)rank * s->seat_bytes, mine, sizeof *mine))
+        if (rank != s->rank && memcmp(first + (uint64_t)rank * s->region_bytes, mine, sizeof *mine))
             return false;
     return true;
 }
@@ -204,19 +204,19 @@ void shared_settle(struct shared *s, uint64_t round)
 {
     while (s->settled < round)
         s->open[++s->settled % SHARED_SLOTS] = false;
-    atomic_store_explicit(&seat_of(s, s->rank)->settled, round, memory_order_release);
+    atomic_store_explicit(&region_of(s, s->rank)->settled, round, memory_order_release);
 }
 
 static void shared_sleep_on(struct shared *s, int rank, uint64_t round)
 {
     struct slot *slot = slot_of(s, rank, round);
     struct timespec t = {0, WAIT_SLEEP_NS};
-    struct seat *seat = seat_of(s, rank);
-    atomic_fetch_add(&seat->sleepers, 1);
+    struct region *local_rank = region_of(s, rank);
+    atomic_fetch_add(&local_rank->sleepers, 1);
     uint64_t stamp = atomic_load(&slot->stamp);
     if (stamp < round)
         syscall(SYS_futex, futex_word(slot), FUTEX_WAIT, (uint32_t)stamp, &t, NULL, 0);
-    atomic_fetch_sub(&seat->sleepers, 1);
+    atomic_fetch_sub(&local_rank->sleepers, 1);
 }
 
 static uint64_t stamp_of(const struct shared *s, int rank, uint64_t round)
@@ -237,7 +237,7 @@ static bool in_our_way(struct shared *s, int rank, int last, uint64_t round)
 
 static int wait_once(struct shared *s, struct wait *w, int rank, int last, uint64_t round)
 {
-    w->where = in_our_way(s, rank, last, round) ? WAIT_HERE : w->op->group->crowded ? WAIT_APART : WAIT_ANYWHERE;
+    w->where = in_our_way(s, rank, last, round) ? WAIT_HERE : w->op->group->oversubscribed ? WAIT_APART : WAIT_ANYWHERE;
     int rc = wait_step(w);
     if (!rc && w->sleepy) {
         shared_sleep_on(s, rank, round);
@@ -318,28 +318,28 @@ void shared_all_came(struct shared *s, uint64_t round)
 
 _Atomic int32_t *shared_cpu(const struct shared *s, int rank)
 {
-    return &seat_of(s, rank)->cpu;
+    return &region_of(s, rank)->cpu;
 }
 
 struct cpu_turn *shared_turn(const struct shared *s, int rank)
 {
-    return &seat_of(s, rank)->turn;
+    return &region_of(s, rank)->turn;
 }
 
-struct bell *shared_bell(const struct shared *s, int rank)
+struct doorbell *shared_doorbell(const struct shared *s, int rank)
 {
-    return &seat_of(s, rank)->bell;
+    return &region_of(s, rank)->doorbell;
 }
 
 struct window *shared_window(const struct shared *s, int rank)
 {
-    return &seat_of(s, rank)->window;
+    return &region_of(s, rank)->window;
 }
 
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to)
 {
-    uint64_t footprint = round_up(link_shm_footprint(s->ring_bytes), SEAT_PAGE);
-    uint64_t offset = (uint64_t)s->ranks * s->seat_bytes;
+    uint64_t footprint = round_up(link_shm_footprint(s->ring_bytes), REGION_PAGE);
+    uint64_t offset = (uint64_t)s->ranks * s->region_bytes;
     if (channel == CHANNEL_COLLECTIVE)
         offset += rings_bytes(s->ranks);
     offset += ((uint64_t)from * (uint64_t)s->ranks + (uint64_t)to) * footprint;
@@ -362,7 +362,7 @@ static uint64_t last_there(const struct shared *s, uint64_t from, uint64_t to)
 static bool lies_near(const struct shared *s, const struct acomm_op *op, uint64_t bytes)
 {
     bool one_way = op->kind == ACOMM_BROADCAST || op->kind == ACOMM_SCATTER;
-    return op->group->crowded && !one_way && bytes <= s->piece / SHARED_NEAR;
+    return op->group->oversubscribed && !one_way && bytes <= s->piece / SHARED_NEAR;
 }
 
 /* Up to which round all ranks have to have come before others' contents may lie where those of `round` do. */
@@ -404,7 +404,7 @@ static uint64_t first_place(const struct shared *s, uint64_t room, uint64_t byte
     for (uint64_t at = 0, place = 0; at + bytes <= room; at += step, place++)
         if (!(taken[place / 64] >> place % 64 & 1))
             return at;
-    for (uint64_t at = 0; at < room; at += room / SEAT_AREA_PIECES) {
+    for (uint64_t at = 0; at < room; at += room / REGION_AREA_PIECES) {
         uint64_t until = free_after(s, last_there(s, at, at + bytes));
         first = until < least ? at : first;
         least = until < least ? until : least;
@@ -417,7 +417,7 @@ static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes, bool
 {
     bool near = lies_near(s, op, bytes);
     uint64_t part = near ? far_bytes(s->piece) : 0, room = near ? near_bytes(s->piece) : far_bytes(s->piece);
-    uint64_t at = op->group->crowded && !near ? first_place(s, room, bytes) : next_place(s, near, room, bytes);
+    uint64_t at = op->group->oversubscribed && !near ? first_place(s, room, bytes) : next_place(s, near, room, bytes);
     uint64_t next = s->round + 1, from = part + at, until = free_after(s, last_there(s, from, from + bytes));
     int rc = s->past < until ? shared_await_past(s, op, until) : 0;
     if (rc)
@@ -446,18 +446,18 @@ bool shared_take_cell(struct shared *s, bool read_later)
     uint64_t next = s->round + 1, seen = s->seen[1 - s->rank], turn = s->turns + 1, side = read_later ? turn / 2 : turn;
     uint32_t which = (uint32_t)((side + (uint64_t)s->rank) % 2 + (read_later ? turn % 2 * 2 : 0));
     s->turn = true;
-    if (!seen || seen + 1 < next || seen < s->freed[which]) /* 0: its seat may not be there yet */
+    if (!seen || seen + 1 < next || seen < s->freed[which]) /* 0: its region may not be there yet */
         return false;
-    post_place(s, (struct shared_place){SEAT_CELL + which, SEAT_CELL + which});
+    post_place(s, (struct shared_place){REGION_CELL + which, REGION_CELL + which});
     s->freed[which] = next + 1 + read_later;
     s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;
     return s->in_cell = true;
 }
 
-int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes, bool read_later)
+int shared_acquire(struct shared *s, struct acomm_op *op, size_t bytes, bool read_later)
 {
     uint64_t next = s->round + 1;
-    uint64_t ahead = shared_ahead(op->group->crowded);
+    uint64_t ahead = shared_ahead(op->group->oversubscribed);
     int rc = next > s->past + ahead ? shared_await_past(s, op, next - ahead) : 0;
     if (rc)
         return rc;

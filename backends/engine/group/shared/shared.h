@@ -1,17 +1,17 @@
 /* The shared segment of a group's ranks on one host, and the rounds by which they take turns in it.
  *
- * Every local rank owns a `seat` of SHARED_SLOTS slots, which only it writes (but for cells). An operation runs in rounds, numbered over
+ * Every local rank owns a region of SHARED_SLOTS slots, which only it writes (but for cells). An operation runs in rounds, numbered over
  * the group's life. In round s a rank fills its slot s % SHARED_SLOTS, publishes it by writing s into the slot's stamp,
  * waits for the stamps of the ranks it reads from, and reads their slots. All ranks go through the same rounds, also
  * those that have nothing to give.
  * Not every rank waits in every round: one that only gives may be ahead of those that take. By SHARED_AHEAD rounds at most
- * (shared_claim), which is the only flow control: a slot is filled again SHARED_SLOTS rounds later, so its contents may be
+ * (shared_acquire), which is the only flow control: a slot is filled again SHARED_SLOTS rounds later, so its contents may be
  * read in their own round and in the next, and its header for as long as a rank may still be SHARED_AHEAD behind.
  * Why that suffices: what a rank reads of others in a round lies, in its program, before the stamp of its next round, which
  * it stores with release (more, in fact) and which others load with acquire before they write over what was read. So all
  * reads of round s happen before any write that waited for everybody's round s + 1.
  * Stamp, header and tiny contents share a cache line: a small operation costs one line per peer. Short contents lie in
- * places of 4 KiB, always in the first that is free. Long ones go round an area of the seat that is larger than the caches of one core: lines that the peer read a moment
+ * places of 4 KiB, always in the first that is free. Long ones go round an area of the region that is larger than the caches of one core: lines that the peer read a moment
  * ago are dear to write, those it read long ago are not (32 KiB by two neighbouring cores: 2.4 us instead of 5). The area
  * holds four of the largest contents, and another part of it four of a quarter; who fills it waits for those that may still read what lay there.
  * Ranks that share cores have no cache to spare for that, and take the first place that nobody reads any more.
@@ -22,16 +22,16 @@
  * read. Contents that are read in the next round too take two such pairs in turn. A rank that finds the other one behind, or
  * still reading, fills its area instead.
  * Between more ranks, what each of them gives to one other and takes from it in the same round changes hands too: every two have two
- * places, one in the seat of either. In one turn each fills that in its own seat, in the next the other one's, which it has
+ * places, one in the region of either. In one turn each fills that in its own region, in the next the other one's, which it has
  * read by then, whatever the others do. All contents of a round lie in no more memory than they are long.
  *
- * Layout: seats | point-to-point rings | collective rings | arenas (arena.h; not mapped here). A memfd, sealed against shrinking; pages are reserved
+ * Layout: regions | point-to-point rings | collective rings | arenas (arena.h; not mapped here). A memfd, sealed against shrinking; pages are reserved
  * (fallocate) before first use, so that a full machine is an error and never a SIGBUS. */
 #ifndef ACOMM_SHARED_H
 #define ACOMM_SHARED_H
 #include <stdatomic.h>
 #include <string.h>
-#include "base/bell.h"
+#include "base/doorbell.h"
 #include "group/shared/cpu.h"
 #include "link/link.h"
 #include "group/op.h"
@@ -51,7 +51,7 @@
 
 struct shared {
     char *base;
-    uint64_t bytes, seat_bytes;  /* without the arenas; of one rank's slots */
+    uint64_t bytes, region_bytes;  /* without the arenas; of one rank's slots */
     int fd, rank, ranks;         /* rank and number among the ranks of this host */
     bool arenas;                 /* the file has room for them */
     uint64_t piece;              /* bytes of data that a slot holds */
@@ -59,7 +59,7 @@ struct shared {
     uint64_t next[2];            /* where in the large and the small part of the area its next long contents go */
     struct { uint64_t from, to; bool later; } laid[SHARED_SLOTS]; /* where those of the last rounds lie; empty for short ones. Read later: in
                                   * the next round too */
-    struct shared_place { uint32_t place, line; } posted[SHARED_SLOTS]; /* where this rank's contents of them lie, see shared/seat.h: what it
+    struct shared_place { uint32_t place, line; } posted[SHARED_SLOTS]; /* where this rank's contents of them lie, see shared/region.h: what it
                                   * told the others stands where they may write */
     uint64_t used[SHARED_SHORTS]; /* the round in which each place of short contents was filled last */
     uint64_t past;               /* all ranks are known to have published it */
@@ -74,7 +74,7 @@ struct shared {
     int32_t *processes;          /* of each local rank, as its owner was told; see window.h */
 };
 
-static inline uint64_t shared_ahead(bool crowded) { return crowded ? SHARED_AHEAD : SHARED_AHEAD_APART; }
+static inline uint64_t shared_ahead(bool oversubscribed) { return oversubscribed ? SHARED_AHEAD : SHARED_AHEAD_APART; }
 /* Of the file, with the arenas of symmetric arrays or without. */
 uint64_t shared_bytes(int ranks, uint64_t piece, bool arenas);
 /* Bytes of data that a slot holds: about `wanted`, or a default where that is 0; room for an element of every rank. */
@@ -93,7 +93,7 @@ static inline void shared_copy(void *to, const void *from, size_t bytes)
 acomm_header *shared_header(const struct shared *s, int rank, uint64_t round);
 char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes);
 /* Waits until this rank may fill the slot of the next round, with at most `bytes` of data. `read_later`: in the round after it is read too. */
-int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes, bool read_later);
+int shared_acquire(struct shared *s, struct acomm_op *op, size_t bytes, bool read_later);
 /* Takes a cell instead, of two ranks, if one is free. Both ranks ask in the same rounds, those in which they give: in any other a cell
  * would change hands without having been filled. */
 bool shared_take_cell(struct shared *s, bool read_later);
@@ -103,7 +103,7 @@ uint64_t shared_pair_room(const struct shared *s);
 /* All ranks have been seen to have published `round`, which is this rank's last: spares later waits a look at each. */
 void shared_all_came(struct shared *s, uint64_t round);
 /* The slot of round s->round + 1 is filled: moves to that round and lets the others read it. */
-void shared_publish(struct shared *s);
+void shared_commit(struct shared *s);
 /* This rank goes on from the round that it published last without having compared all headers: the round stays open until
  * it has. Other ranks' headers of a round lie there until this rank publishes the one SHARED_AHEAD later. */
 void shared_leave(struct shared *s, const struct acomm_op *op);
@@ -121,10 +121,10 @@ int shared_await_on(struct shared *s, struct acomm_op *op, int rank, uint64_t ro
 /* Where the arena of a local rank begins in the file. */
 uint64_t shared_arena_offset(const struct shared *s, int rank);
 
-/* Of a local rank's seat; see cpu.h, bell.h and window.h. */
+/* Of a local rank's region; see cpu.h, doorbell.h and window.h. */
 _Atomic int32_t *shared_cpu(const struct shared *s, int rank);
 struct cpu_turn *shared_turn(const struct shared *s, int rank);
-struct bell *shared_bell(const struct shared *s, int rank);
+struct doorbell *shared_doorbell(const struct shared *s, int rank);
 struct window *shared_window(const struct shared *s, int rank);
 /* Ring memory from local rank `from` to `to` for link/shm.c; reserves its pages. NULL when memory is out. */
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to);

@@ -6,13 +6,13 @@
 
 #include "group/group.h"
 
-char *symmetric_map(struct acomm_group *g, int seat, uint64_t upto)
+char *symmetric_map(struct acomm_group *g, int local_rank, uint64_t upto)
 {
     struct direct_state *d = &g->direct;
     pthread_mutex_lock(&g->lock);
     if (!d->mapped && g->shared.arenas)
         d->mapped = calloc((size_t)g->size, sizeof *d->mapped);
-    char *base = d->mapped ? arena_view_open(&d->mapped[seat], g->shared.fd, shared_arena_offset(&g->shared, seat), upto) : NULL;
+    char *base = d->mapped ? arena_view_open(&d->mapped[local_rank], g->shared.fd, shared_arena_offset(&g->shared, local_rank), upto) : NULL;
     pthread_mutex_unlock(&g->lock);
     return base;
 }

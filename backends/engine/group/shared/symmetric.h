@@ -21,13 +21,13 @@ struct direct_state {
     bool symmetric;              /* every rank has taken something: the same on all, in the order of collectives */
     struct arena_view *mapped;   /* arenas of local ranks; NULL until one was met */
     struct direct_offer *offers; /* of the operation under way, by rank */
-    enum { WAY_UNKNOWN, WAY_OPEN, WAY_CLOSED } reach, map; /* agreed by all ranks when first needed */
+    enum { PATH_UNKNOWN, PATH_OPEN, PATH_CLOSED } reach, map; /* agreed by all ranks when first needed */
     bool repeats, barred;        /* the operation under way may be repeated; the system refused an array of its */
 };
 
-/* The arena of the rank that has a seat of this host, of which the first `upto` bytes can be read and written. NULL with errno set. Any
+/* The arena of a rank of this host, of which the first `upto` bytes can be read and written. NULL with errno set. Any
  * thread. */
-char *symmetric_map(struct acomm_group *g, int seat, uint64_t upto);
+char *symmetric_map(struct acomm_group *g, int local_rank, uint64_t upto);
 /* How peers can get at an array of this rank. */
 static inline struct direct_place direct_place(const struct direct_state *d, const char *data, uint64_t bytes)
 {

@@ -18,7 +18,7 @@
 
 struct shared;
 
-/* Of each rank, in its seat of the segment. */
+/* Of each rank, in its region of the segment. */
 struct window {
     _Alignas(64) _Atomic uint32_t closed; /* no writes any more */
     _Alignas(64) _Atomic uint32_t writing; /* writes that this rank is in */

@@ -1,36 +1,36 @@
-/* How a rank's seat in the shared segment is laid out (shared.h): its state, the heads of its slots, places for short contents, the area
+/* How a rank's region in the shared segment is laid out (shared.h): its state, the heads of its slots, places for short contents, the area
  * for long ones, and at its end what changes hands. For shared.c alone. */
-#ifndef ACOMM_SHARED_SEAT_H
-#define ACOMM_SHARED_SEAT_H
+#ifndef ACOMM_REGION_H
+#define ACOMM_REGION_H
 #include "group/shared/shared.h"
 
-#define SEAT_PAGE 4096u
-#define SEAT_AREA_PIECES 4       /* see shared.h */
-#define SEAT_PAIRS_PIECES 2      /* what the places of a rank's pairs hold together; with 1, 2 and 4 pieces all_to_all and reduce_scatter of
+#define REGION_PAGE 4096u
+#define REGION_AREA_PIECES 4       /* see shared.h */
+#define REGION_PAIRS_PIECES 2      /* what the places of a rank's pairs hold together; with 1, 2 and 4 pieces all_to_all and reduce_scatter of
                                   * 512 KiB to 2 MiB take 0.82, 0.77 and 0.77 of the time without at 8 ranks, 0.84, 0.79, 0.82 at 4 */
-#define SEAT_CELL (UINT32_MAX - (SHARED_CELLS - 1)) /* a place beyond all others: the first of the cells */
-#define SEAT_HEAD (2 * SHARED_LINE) /* bytes; some processors fetch lines in pairs */
-#define SEAT_HEADS (SHARED_SLOTS * SEAT_HEAD)
-#define SEAT_SHORTS (SHARED_SHORTS * SHARED_SHORT)
+#define REGION_CELL (UINT32_MAX - (SHARED_CELLS - 1)) /* a place beyond all others: the first of the cells */
+#define REGION_HEAD (2 * SHARED_LINE) /* bytes; some processors fetch lines in pairs */
+#define REGION_HEADS (SHARED_SLOTS * REGION_HEAD)
+#define REGION_SHORTS (SHARED_SHORTS * SHARED_SHORT)
 
 struct slot {
     _Atomic uint64_t stamp;      /* the round whose contents lie here; its low half is the futex */
     acomm_header header;
     union {
         char tiny[SHARED_TINY];
-        struct shared_place place; /* of short contents, by number; of long ones, in lines of the seat's area; or SEAT_CELL + which */
+        struct shared_place place; /* of short contents, by number; of long ones, in lines of the region's area; or REGION_CELL + which */
     };
 };
 _Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
 
-/* The beginning of a seat: how many ranks sleep on one of its slots, the bell of the links, and who writes where.
+/* The beginning of a region: how many ranks sleep on one of its slots, the doorbell of the links, and who writes where.
  * `cpu`: 1 + a processor, see cpu.h; 0 not known. */
-struct seat {
+struct region {
     _Alignas(SHARED_LINE) _Atomic uint32_t sleepers;
     _Atomic int32_t cpu;
     _Atomic uint64_t settled; /* up to here the rank has compared what others called with what it called as their root */
     _Alignas(SHARED_LINE) struct cpu_turn turn;
-    _Alignas(SHARED_LINE) struct bell bell;
+    _Alignas(SHARED_LINE) struct doorbell doorbell;
     struct window window;
 };
 
@@ -49,14 +49,14 @@ static inline uint64_t power_below(uint64_t value)
 
 static inline uint64_t far_bytes(uint64_t piece)
 {
-    return SEAT_AREA_PIECES * round_up(piece, SHARED_LINE);
+    return REGION_AREA_PIECES * round_up(piece, SHARED_LINE);
 }
 
 /* Ranks that share cores leave more than their contents in the caches: those of up to a fraction of a piece have a small part
  * of the area to themselves, behind the large one. */
 static inline uint64_t near_bytes(uint64_t piece)
 {
-    return SEAT_AREA_PIECES * round_up(piece / SHARED_NEAR, SHARED_LINE);
+    return REGION_AREA_PIECES * round_up(piece / SHARED_NEAR, SHARED_LINE);
 }
 
 static inline uint64_t area_bytes(uint64_t piece)
@@ -64,40 +64,40 @@ static inline uint64_t area_bytes(uint64_t piece)
     return far_bytes(piece) + near_bytes(piece);
 }
 
-/* Of each place of two ranks, one in the seat of either (shared_pair). */
+/* Of each place of two ranks, one in the region of either (shared_pair). */
 static inline uint64_t pair_bytes(int ranks, uint64_t piece)
 {
-    uint64_t room = SEAT_PAIRS_PIECES * piece / (uint64_t)(ranks - 1) / SHARED_LINE * SHARED_LINE;
+    uint64_t room = REGION_PAIRS_PIECES * piece / (uint64_t)(ranks - 1) / SHARED_LINE * SHARED_LINE;
     return room ? room : SHARED_LINE;
 }
 
-/* What changes hands, at the end of a seat. */
+/* What changes hands, at the end of a region. */
 static inline uint64_t hands_bytes(int ranks, uint64_t piece)
 {
     uint64_t pairs = ranks > 2 ? (uint64_t)ranks * pair_bytes(ranks, piece) : 0;
-    return ranks == 2 ? SHARED_CELLS / 2 * (uint64_t)SHARED_CELL : round_up(pairs, SEAT_PAGE);
+    return ranks == 2 ? SHARED_CELLS / 2 * (uint64_t)SHARED_CELL : round_up(pairs, REGION_PAGE);
 }
 
-static inline uint64_t seat_bytes(int ranks, uint64_t piece)
+static inline uint64_t region_bytes(int ranks, uint64_t piece)
 {
-    uint64_t own = sizeof(struct seat) + SEAT_HEADS + SEAT_SHORTS + area_bytes(piece);
-    return round_up(own, SEAT_PAGE) + hands_bytes(ranks, piece);
+    uint64_t own = sizeof(struct region) + REGION_HEADS + REGION_SHORTS + area_bytes(piece);
+    return round_up(own, REGION_PAGE) + hands_bytes(ranks, piece);
 }
 
-static inline struct seat *seat_of(const struct shared *s, int rank)
+static inline struct region *region_of(const struct shared *s, int rank)
 {
-    return (struct seat *)(s->base + (uint64_t)rank * s->seat_bytes);
+    return (struct region *)(s->base + (uint64_t)rank * s->region_bytes);
 }
 
 static inline struct slot *slot_of(const struct shared *s, int rank, uint64_t round)
 {
-    char *first = (char *)seat_of(s, rank) + sizeof(struct seat);
-    return (struct slot *)(first + round % SHARED_SLOTS * SEAT_HEAD);
+    char *first = (char *)region_of(s, rank) + sizeof(struct region);
+    return (struct slot *)(first + round % SHARED_SLOTS * REGION_HEAD);
 }
 
 static inline char *shorts_of(const struct shared *s, int rank)
 {
-    return (char *)seat_of(s, rank) + sizeof(struct seat) + SEAT_HEADS;
+    return (char *)region_of(s, rank) + sizeof(struct region) + REGION_HEADS;
 }
 
 /* Says where this rank's contents of the next round lie. */

@@ -1,4 +1,4 @@
-#include "group/agree.h"
+#include "group/signature.h"
 
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 _Static_assert(sizeof(acomm_header) == 32, "headers travel as they lie in memory");
 
-int agree_differ(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
+int signature_differ(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
 {
     acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = peer, .origin = op->group->rank, .mine = *mine,
                              .theirs = *theirs, .sequence = mine->sequence, .peer_sequence = theirs->sequence,
@@ -16,16 +16,16 @@ int agree_differ(struct acomm_op *op, int peer, const acomm_header *mine, const 
     return group_fail(op->group, &failure, true);
 }
 
-int agree_compare(struct acomm_op *op, int peer, const void *header)
+int signature_compare(struct acomm_op *op, int peer, const void *header)
 {
     acomm_header mine, theirs;
     op_header(op, &mine);
     memcpy(&theirs, header, sizeof theirs);
-    return agree_compare_earlier(op, peer, &mine, &theirs);
+    return signature_compare_earlier(op, peer, &mine, &theirs);
 }
 
-/* Among the ranks of each host; then seat 0 of all hosts; and once more in the host, whose ranks may go on then. */
-static int agree_hosts(struct acomm_op *op)
+/* Among the ranks of each host; then local rank 0 of all hosts; and once more in the host, whose ranks may go on then. */
+static int signature_hosts(struct acomm_op *op)
 {
     const struct hosts *hosts = &op->group->hosts;
     struct acomm_op inside = part_of(op, &hosts->host, ACOMM_BARRIER, NULL, NULL, 0), after = inside;
@@ -37,10 +37,10 @@ static int agree_hosts(struct acomm_op *op)
     return rc ? rc : part_run(op, &after);
 }
 
-int agree(struct acomm_op *op)
+int signature_check(struct acomm_op *op)
 {
     if (op->team->place == TEAM_HOSTS)
-        return agree_hosts(op);
+        return signature_hosts(op);
     int rank = op->team->rank, n = op->team->size;
     acomm_header mine, theirs;
     op_header(op, &mine);

@@ -1,12 +1,12 @@
 /* engine: all */
-/* Long operations in stretches: results, what the first one has learnt at its end, and failures in the middle. */
+/* Long operations in chunks: results, what the first one has learnt at its end, and failures in the middle. */
 #include <errno.h>
 #include <sys/uio.h>
 #include "group/group.h"
 #define PIECE (512 << 10)
 #include "shared_world.h"
 #include "collectives/shared/direct.h"
-#include "collectives/shared/stretches.h"
+#include "collectives/shared/chunks.h"
 
 #define LONG 2120007 /* elements of some 34 MB in one of four blocks, no multiple of a page */
 
@@ -91,7 +91,7 @@ static int learns(acomm_group *g, int rank, int n)
             uint32_t before = c->tries;
             failed = call(g, kinds[k], &a);
             CHECK_MESSAGE(!wrong(&a, kinds[k], rank), "kind %d, call %d, rank %d", kinds[k], turn, rank);
-            CHECK_MESSAGE(c->tries - before >= 3, "kind %d: %u tries, of two stretches each", kinds[k], c->tries - before);
+            CHECK_MESSAGE(c->tries - before >= 3, "kind %d: %u tries, of two chunks each", kinds[k], c->tries - before);
             if (a.out)
                 memset(a.out, 0, a.got * sizeof *a.out);
         }
@@ -103,7 +103,7 @@ static int learns(acomm_group *g, int rank, int n)
 
 static void results_and_what_they_teach(void) { run(2, learns, 0); }
 
-/* The half that is barred begins in the middle of a stretch. */
+/* The half that is barred begins in the middle of a chunk. */
 static int goes_on_through_slots(acomm_group *g, int rank, int n)
 {
     struct arrays a = make(ACOMM_ALL_TO_ALL, rank, n);
@@ -117,7 +117,7 @@ static int goes_on_through_slots(acomm_group *g, int rank, int n)
         CHECK(!wrong(&a, ACOMM_ALL_TO_ALL, rank));
         memset(a.out, 0, a.got * sizeof *a.out);
     }
-    CHECK_EQUAL(g->direct.reach, WAY_CLOSED);
+    CHECK_EQUAL(g->direct.reach, PATH_CLOSED);
     free(a.in);
     free(a.out);
     return failed;
@@ -130,16 +130,16 @@ static void an_array_that_cannot_be_reached_to_its_end(void)
     atomic_store(&barred_end, 0);
 }
 
-/* By so few elements that stretches are of the same length; after a call in which all have found how they reach each other. */
+/* By so few elements that chunks are of the same length; after a call in which all have found how they reach each other. */
 static int differs(acomm_group *g, int rank, int n)
 {
     struct arrays a = make(ACOMM_ALL_TO_ALL, rank, n);
     a.count -= (uint64_t)rank;
     struct acomm_op op = {.group = g, .team = &g->hosts.all, .kind = ACOMM_ALL_TO_ALL, .count = a.count, .width = sizeof *a.in};
-    uint64_t next = stretches_of(&op, a.count * sizeof *a.in * (uint64_t)n);
+    uint64_t next = chunks_of(&op, a.count * sizeof *a.in * (uint64_t)n);
     op.count += (uint64_t)rank;
-    CHECK(next && next == stretches_of(&op, op.count * sizeof *a.in * (uint64_t)n));
-    CHECK(!RUN(g, ACOMM_ALL_TO_ALL, -1, .in = a.in, .out = a.out, .count = DIRECT_FROM / 4) && g->direct.reach == WAY_OPEN);
+    CHECK(next && next == chunks_of(&op, op.count * sizeof *a.in * (uint64_t)n));
+    CHECK(!RUN(g, ACOMM_ALL_TO_ALL, -1, .in = a.in, .out = a.out, .count = DIRECT_FROM / 4) && g->direct.reach == PATH_OPEN);
     memset(a.out, 0, a.got * sizeof *a.out);
     int failed = call(g, ACOMM_ALL_TO_ALL, &a);
     for (uint64_t i = 0; i < a.got; i++)

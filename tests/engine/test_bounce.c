@@ -1,10 +1,10 @@
-/* engine: memory/detour.c memory/stream.c */
+/* engine: memory/bounce.c memory/stream.c */
 /* What the kernel's copy stumbles over goes by way of the cache; what it does not goes straight; and all of it arrives. */
 #include <stdlib.h>
 #include <string.h>
 #include "check.h"
 #include "base/clock.h"
-#include "memory/detour.h"
+#include "memory/bounce.h"
 #include "memory/stream.h"
 
 #define PAGE 4096u
@@ -12,14 +12,14 @@
 
 enum { QUICK = 100, SLOW = 400 }; /* us of a piece */
 
-static struct detour detour;
+static struct bounce bounce;
 static char *array;
 
-static enum detour_way piece(const char *to, int us)
+static enum bounce_way piece(const char *to, int us)
 {
-    enum detour_way way = detour_way(&detour, to);
-    detour_learn(&detour, DETOUR_PIECE, us * INT64_C(1000));
-    detour.received += DETOUR_PIECE;
+    enum bounce_way way = bounce_way(&bounce, to);
+    bounce_learn(&bounce, BOUNCE_PIECE, us * INT64_C(1000));
+    bounce.received += BOUNCE_PIECE;
     return way;
 }
 
@@ -28,34 +28,34 @@ static int pieces(const char *to, int straight, int around, int count)
 {
     int found = 0;
     for (int i = 0; i < count; i++) {
-        enum detour_way way = detour_way(&detour, to + (size_t)i * DETOUR_PIECE);
-        bool detours = way == DETOUR_TRY_AROUND || way == DETOUR_AROUND;
-        found += detours;
-        piece(to + (size_t)i * DETOUR_PIECE, detours ? around : straight);
+        enum bounce_way way = bounce_way(&bounce, to + (size_t)i * BOUNCE_PIECE);
+        bool bounces = way == BOUNCE_TRY_AROUND || way == BOUNCE_AROUND;
+        found += bounces;
+        piece(to + (size_t)i * BOUNCE_PIECE, bounces ? around : straight);
     }
     return found;
 }
 
 static void begin(void)
 {
-    memset(&detour, 0, sizeof detour);
+    memset(&bounce, 0, sizeof bounce);
     pieces(array, QUICK, QUICK, 3); /* one of either way, and what is kept to */
 }
 
 static void what_is_quick_goes_straight(void)
 {
-    memset(&detour, 0, sizeof detour);
-    CHECK_EQUAL(piece(array, QUICK), DETOUR_TRY_STRAIGHT);
-    CHECK_EQUAL(piece(array + DETOUR_PIECE, QUICK), DETOUR_TRY_AROUND); /* nothing to compare with yet */
-    CHECK_EQUAL(pieces(array + 2 * DETOUR_PIECE, QUICK, QUICK, 10), 0);
-    CHECK_EQUAL(pieces(array + 20 * DETOUR_PIECE + 4, QUICK, QUICK, 10), 0);
+    memset(&bounce, 0, sizeof bounce);
+    CHECK_EQUAL(piece(array, QUICK), BOUNCE_TRY_STRAIGHT);
+    CHECK_EQUAL(piece(array + BOUNCE_PIECE, QUICK), BOUNCE_TRY_AROUND); /* nothing to compare with yet */
+    CHECK_EQUAL(pieces(array + 2 * BOUNCE_PIECE, QUICK, QUICK, 10), 0);
+    CHECK_EQUAL(pieces(array + 20 * BOUNCE_PIECE + 4, QUICK, QUICK, 10), 0);
 }
 
 static void what_stumbles_goes_around(void)
 {
     begin();
     CHECK_EQUAL(pieces(array + 4, SLOW, QUICK, 10), 9); /* all but the first */
-    CHECK_EQUAL(pieces(array + 4 + 10 * DETOUR_PIECE, SLOW, QUICK, 10), 10); /* the same track */
+    CHECK_EQUAL(pieces(array + 4 + 10 * BOUNCE_PIECE, SLOW, QUICK, 10), 10); /* the same track */
     CHECK_EQUAL(pieces(array + 8, QUICK, QUICK, 10), 0);
     CHECK_EQUAL(pieces(array + 4, SLOW, QUICK, 10), 9);
 }
@@ -73,8 +73,8 @@ static void what_is_slow_either_way_goes_straight(void)
 static void the_straight_way_is_tried_again(void)
 {
     begin();
-    CHECK_EQUAL(pieces(array + 4, SLOW, QUICK, 2 + DETOUR_TURNS), 1 + DETOUR_TURNS);
-    CHECK_EQUAL(pieces(array + 4 + (2 + DETOUR_TURNS) * DETOUR_PIECE, QUICK, QUICK, 10), 0);
+    CHECK_EQUAL(pieces(array + 4, SLOW, QUICK, 2 + BOUNCE_TURNS), 1 + BOUNCE_TURNS);
+    CHECK_EQUAL(pieces(array + 4 + (2 + BOUNCE_TURNS) * BOUNCE_PIECE, QUICK, QUICK, 10), 0);
 }
 
 /* ---- a kernel whose stream lies `from` bytes into a page ---- */
@@ -107,15 +107,15 @@ static ssize_t give(void *stream, char *to, size_t bytes)
 static void all_of_it_arrives(void)
 {
     struct kernel k = {.from = 1000, .seed = 5};
-    memset(&detour, 0, sizeof detour);
+    memset(&bounce, 0, sizeof bounce);
     for (int turn = 0; turn < 60; turn++) {
-        size_t bytes = 1 + (size_t)rand_r(&k.seed) % (turn % 3 ? SIZE : 3 * DETOUR_LEAST), done = 0;
+        size_t bytes = 1 + (size_t)rand_r(&k.seed) % (turn % 3 ? SIZE : 3 * BOUNCE_LEAST), done = 0;
         uint64_t before = k.given;
         size_t place = turn % 2 ? (size_t)rand_r(&k.seed) % PAGE : (size_t)(k.from + k.given - (uintptr_t)array + 1 + (size_t)turn % 15) % PAGE;
         char *to = array + PAGE + place;
         to[-1] = to[bytes] = 99;
         while (done < bytes) {
-            ssize_t n = detour_receive(&detour, give, &k, to + done, bytes - done);
+            ssize_t n = bounce_receive(&bounce, give, &k, to + done, bytes - done);
             CHECK(n >= 0 && (size_t)n <= bytes - done);
             done += (size_t)n;
         }
@@ -124,7 +124,7 @@ static void all_of_it_arrives(void)
             right &= to[i] == byte_of(before + i);
         CHECK(right);
     }
-    CHECK_EQUAL(detour.received, k.given);
+    CHECK_EQUAL(bounce.received, k.given);
     CHECK((k.strayed > 0) == stream_has_strings());
 }
 
@@ -137,11 +137,11 @@ static ssize_t fails(void *stream, char *to, size_t bytes)
 static void failures_are_told(void)
 {
     for (ssize_t says = -9; says <= 0; says += 9) {
-        memset(&detour, 0, sizeof detour);
-        for (int way = DETOUR_TRY_STRAIGHT; way <= DETOUR_AROUND; way++) {
-            detour.way = (enum detour_way)way;
-            CHECK_EQUAL(detour_receive(&detour, fails, &says, array, SIZE), says);
-            CHECK_EQUAL(detour.received, 0);
+        memset(&bounce, 0, sizeof bounce);
+        for (int way = BOUNCE_TRY_STRAIGHT; way <= BOUNCE_AROUND; way++) {
+            bounce.way = (enum bounce_way)way;
+            CHECK_EQUAL(bounce_receive(&bounce, fails, &says, array, SIZE), says);
+            CHECK_EQUAL(bounce.received, 0);
         }
     }
 }

@@ -1,0 +1,34 @@
+/* Sleeping until somebody in shared memory has news. Every local rank has one doorbell in the segment.
+ *
+ * Who waits:  uint32_t seen = doorbell_listen(doorbell);
+ *             if (!news()) doorbell_sleep(doorbell, seen, ns);
+ *             doorbell_leave(doorbell);
+ * Who has news: makes them visible, then doorbell_ring(). Either it sees the listener, or the listener sees the news. While
+ * nobody listens, ringing costs a fence. */
+#ifndef ACOMM_DOORBELL_H
+#define ACOMM_DOORBELL_H
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct doorbell {                    /* starts as zeros */
+    _Atomic uint32_t rung, listeners;
+    _Atomic uint32_t away;       /* the waiting rank has given its core to others; a hint, kept only where cores are scarce */
+};
+
+static inline bool doorbell_asleep(const struct doorbell *doorbell)
+{
+    return atomic_load_explicit(&doorbell->listeners, memory_order_relaxed);
+}
+static inline bool doorbell_away(const struct doorbell *doorbell)
+{
+    return atomic_load_explicit(&doorbell->away, memory_order_relaxed) || doorbell_asleep(doorbell);
+}
+
+uint32_t doorbell_listen(struct doorbell *doorbell);
+/* Until the doorbell is rung after `seen`, at most `ns`; may return early. */
+void doorbell_sleep(struct doorbell *doorbell, uint32_t seen, int64_t ns);
+void doorbell_leave(struct doorbell *doorbell);
+/* NULL is fine. */
+void doorbell_ring(struct doorbell *doorbell);
+#endif
