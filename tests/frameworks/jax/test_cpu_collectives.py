@@ -6,13 +6,16 @@ import ctypes
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+import arraycomm
 import arraycomm._engine as engine
 from tests.engine.compiling import COMPILER
 from tests.frameworks.jax.unchanged import CHECKS
@@ -207,7 +210,7 @@ def test_no_process_that_did_not_ask_loads_arraycomm() -> None:
 
 
 class Communicator(ctypes.Structure):
-    """struct mpi_comm of mpi_calls.c, of no group."""
+    """struct mpi_comm of mpi_calls.c; 0: of no group."""
 
     _fields_ = [("number", ctypes.c_int64), ("rank", ctypes.c_int), ("size", ctypes.c_int), ("why", ctypes.c_char_p)]
 
@@ -245,6 +248,26 @@ def test_counts_that_jaxlib_has_cut_off_are_refused(library: ctypes.CDLL) -> Non
     assert library.MPIABI_Allreduce(data, data, 1, ctypes.c_ssize_t.in_dll(library, "MPIABI_LONG_DOUBLE"), total,
                                     ctypes.byref(comm))
     assert said(library) == "arraycomm does not know this MPI type or operation"
+
+
+def test_a_collective_ends_by_the_timeout(library: ctypes.CDLL) -> None:
+    """Whose text, which is JAX's exception's, names who did not come."""
+    from arraycomm.frameworks.jax import handles
+
+    over, data = threading.Event(), ctypes.create_string_buffer(8)
+    byte, total = (ctypes.c_ssize_t.in_dll(library, f"MPIABI_{name}") for name in ("BYTE", "SUM"))
+
+    def work(group: arraycomm.Group) -> str:
+        if group.rank == 1:
+            assert over.wait(100)
+            return ""
+        comm = Communicator(handles.number(group, "cpu"), 0, 2, None)
+        assert library.MPIABI_Allreduce(data, data, 1, byte, total, ctypes.byref(comm))
+        over.set()
+        return said(library)
+
+    text, _ = arraycomm.run(work, 2, timeout=0.2)
+    assert re.search(r"CollectiveTimeout: rank 0 of 2 in group 'run' in all_reduce .*: rank 1 .* did not take part", text), text
 
 
 def test_a_communicator_that_could_not_be_made_says_why_in_each_call(library: ctypes.CDLL) -> None:

@@ -70,9 +70,14 @@ def early() -> None:
 def ours() -> None:
     """initialize() of ours, under any launcher."""
     import arraycomm.frameworks.jax as comm
+    from arraycomm.frameworks.jax import cpu_collectives
 
     comm.initialize(timeout=60)
     check()
+    jax.clear_caches()
+    sums()[0](sums()[1]).block_until_ready()  # another program, over the group of the first
+    devices = cpu_collectives._State.devices
+    assert devices and [world.timeout for world in devices._worlds.values()] == [60] and len(devices._joined) == 1
 
 
 if __name__ == "__main__":
