@@ -19,8 +19,8 @@ except ModuleNotFoundError as missing:
         "folder, or build it in place with `pip install -e .`"
     ) from missing
 
-from .core.digest import sha256 as _sha256
-from .core.interface import interface as _interface
+from .core.base.digest import sha256 as _sha256
+from .core.interface.declarations import interface as _interface
 
 if _interface(__path__[0], _sha256) not in (None, getattr(_lib, "ACOMM_INTERFACE", None)):
     raise ImportError(
@@ -28,10 +28,9 @@ if _interface(__path__[0], _sha256) not in (None, getattr(_lib, "ACOMM_INTERFACE
         "again, by `python -m cffi_build` in the source tree, or by `pip install -e .` as before"
     )
 
-from .core.arguments import ANY_TAG
-from .core.arguments import writable_out as writable
-from .core.codec import register_type
-from .core.errors import (
+from .core.arrays.codec import register_type
+from .core.arrays.types import DType, ReduceOp, premul_sum
+from .core.base.errors import (
     Aborted,
     AuthFailed,
     CollectiveMismatch,
@@ -47,18 +46,19 @@ from .core.errors import (
     RemoteError,
     ResourceError,
 )
-from .core.group import Group
-from .core.start import from_mpi4py, init
-from .core.types import DType, ReduceOp, premul_sum
-from .core.work import Message, Received, Work, wait_all, wait_any
+from .core.group.arguments import ANY_TAG
+from .core.group.arguments import writable_out as writable
+from .core.group.group import Group
+from .core.group.start import from_mpi4py, init
+from .core.group.work import Message, Received, Work, wait_all, wait_any
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
 
-    from .core.functions import reduction
-    from .core.gradients import GradientReducer
-    from .core.thread_ranks import run
+    from .core.group.functions import reduction
+    from .core.group.gradients import GradientReducer
+    from .core.group.thread_ranks import run
     from .launch.spawn import spawn
 
 __version__ = "0.1.0"
@@ -84,7 +84,8 @@ def get_library() -> str:
 
 
 _LATER = {  # what most programs do not need, and its module: spawn brings multiprocessing
-    "GradientReducer": "core.gradients", "reduction": "core.functions", "run": "core.thread_ranks", "spawn": "launch.spawn",
+    "GradientReducer": "core.group.gradients", "reduction": "core.group.functions", "run": "core.group.thread_ranks",
+    "spawn": "launch.spawn",
 }
 
 

@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from .core import address, environment, registry, secret, settings, tuning
-from .core.command import add_version, command
-from .core.errors import DistBackendError, DistError
-from .core.kinds import KINDS
-from .core.types import DeviceType
+from .core.arrays.types import DeviceType
+from .core.base import settings
+from .core.base.command import add_version, command
+from .core.base.errors import DistBackendError, DistError
+from .core.bootstrap import address, environment, secret
+from .core.interface import registry, tuning
+from .core.interface.kinds import KINDS
 
 _PACKAGES = ("cffi", "numpy", "ml_dtypes", "torch", "jax", "cupy", "msgpack", "rich", "matplotlib")
 _HIDDEN = ("ARRAYCOMM_SECRET",)  # its value must not end in a log or a bug report
@@ -54,7 +56,7 @@ def libraries() -> dict[str, dict[str, Any]]:
 
 def gpus() -> dict[str, str]:
     """What is here for arrays on CUDA devices, or what is missing."""
-    from .core.cuda.facts import facts
+    from .core.gpu.facts import facts
 
     return facts()
 

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from arraycomm.core.typed import Any
+from arraycomm.core.base.typed import Any
 
-from .core.command import add_version, command
-from .core.kinds import KINDS
-from .core.record import Record
+from .core.base.command import add_version, command
+from .core.base.record import Record
+from .core.interface.kinds import KINDS
 from .trace_flows import calls, flows
 
 _MEETINGS = {kind.name for kind in KINDS.values() if not kind.rooted and not kind.message}  # nobody leaves before all have come

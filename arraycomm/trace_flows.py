@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     Event = dict[str, Any]

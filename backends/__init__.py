@@ -1,1 +1,1 @@
-"""The backends. Each follows arraycomm.core.backend and is named in arraycomm.core.registry; none is imported before use."""
+"""The backends. Each follows core/interface/backend.py, named in core/interface/registry.py; none is imported before use."""

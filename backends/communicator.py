@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Sequence
 
 from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
-from arraycomm.core.arguments import nanoseconds
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.errors import Aborted
-from arraycomm.core.kinds import Kind
-from arraycomm.core.typed import Any
-from arraycomm.core.types import ReduceOp
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.types import ReduceOp
+from arraycomm.core.base.errors import Aborted
+from arraycomm.core.base.typed import Any
+from arraycomm.core.group.arguments import nanoseconds
+from arraycomm.core.interface.kinds import Kind
 
 from .errors import Translator
 
@@ -38,7 +38,7 @@ def _raise_interrupt(code: int) -> None:
 
 
 class EngineCommunicator:
-    """One rank's end of a group that the engine carries. See arraycomm.core.backend for the contract."""
+    """One rank's end of a group that the engine carries. See arraycomm.core.interface.backend for the contract."""
 
     shortcut: Shortcut
     _group: Any  # an acomm_group, freed with it

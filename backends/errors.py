@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core import kinds
-from arraycomm.core.errors import (
+from arraycomm.core.arrays.types import OPS, DType
+from arraycomm.core.base.errors import (
     Aborted,
     CollectiveMismatch,
     CollectiveTimeout,
@@ -18,9 +18,9 @@ from arraycomm.core.errors import (
     PeerLost,
     ResourceError,
 )
-from arraycomm.core.printable import printable
-from arraycomm.core.typed import Any
-from arraycomm.core.types import OPS, DType
+from arraycomm.core.base.printable import printable
+from arraycomm.core.base.typed import Any
+from arraycomm.core.interface import kinds
 
 _TYPES: dict[int, type[GroupError]] = {
     lib.ACOMM_LOST: PeerLost,
@@ -75,7 +75,7 @@ def _difference(mine: Any, theirs: Any, size: int) -> str:
 
 
 def _shape(header: Any, size: int) -> tuple[int, ...] | None:
-    from arraycomm.core.shapes import with_layout
+    from arraycomm.core.group.shapes import with_layout
 
     kind = KINDS[header.kind]
     return with_layout(header.layout, header.count * (size if kind.cuts and not kind.rooted else 1))

@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Any
 
-from arraycomm.core.command import command
+from arraycomm.core.base.command import command
 
 from .subcommands import SUBCOMMANDS
 

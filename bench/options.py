@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from arraycomm.core.command import add_version
+from arraycomm.core.base.command import add_version
 
 from .arguments import at_least, parse_size, plot_file, some_of
 from .collectives import COLLECTIVES

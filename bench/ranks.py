@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from arraycomm.core import registry
-from arraycomm.core.command import discard_unread
-from arraycomm.core.environment import detect
-from arraycomm.core.errors import DistBackendError
+from arraycomm.core.base.command import discard_unread
+from arraycomm.core.base.errors import DistBackendError
+from arraycomm.core.bootstrap.environment import detect
+from arraycomm.core.interface import registry
 
 from . import frameworks, plot, report, sweep
 from .frameworks import NumpyArrays

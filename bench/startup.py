@@ -21,7 +21,7 @@ import sys, time
 sys.path[:] = filter(None, sys.path)  # not the folder at hand: it may be a clone, whose package has no engine
 import arraycomm
 if {loaded}:
-    import arraycomm.backends.socket, arraycomm.core.rendezvous
+    import arraycomm.backends.socket, arraycomm.core.bootstrap.rendezvous
 def timed(call):
     if not sys.stdin.readline():
         sys.exit()

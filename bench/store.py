@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
 
-from arraycomm.core.store import TCPStore
+from arraycomm.core.bootstrap.store import TCPStore
 
 from .arguments import at_least, numbers
 

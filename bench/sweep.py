@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from arraycomm.core import types
+from arraycomm.core.arrays import types
 
 from .collectives import COLLECTIVES, Call, Case, Collective, Shared
 from .data import PREMUL_FACTOR, Array, count_wrong, numpy_dtype, poison, values, why_not

@@ -20,8 +20,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from arraycomm.core import tuning
-from arraycomm.core.environment import Place, detect
+from arraycomm.core.bootstrap.environment import Place, detect
+from arraycomm.core.interface import tuning
 
 from . import tune_hosts, tune_table
 from .arguments import at_least, numbers, parse_sizes, some_of

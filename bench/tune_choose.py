@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean, median
 from typing import Any
 
-from arraycomm.core.tuning import Choice, Pick, names, shipped, simplified
+from arraycomm.core.interface.tuning import Choice, Pick, names, shipped, simplified
 
 GAIN = 1.03  # less than that does not move a threshold, even where all rounds agree
 _NEW = math.log(1.05)  # what two neighbours that the table does not have must gain

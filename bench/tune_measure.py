@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from arraycomm.core import tuning
+from arraycomm.core.interface import tuning
 
 from .collectives import COLLECTIVES, Call, Case
 from .harness import batch, over_ranks

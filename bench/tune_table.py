@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from arraycomm.core.tuning import Choice, Pick, Tuning
+from arraycomm.core.interface.tuning import Choice, Pick, Tuning
 
 SOURCE = Path(__file__).resolve().parents[1] / "backends" / "engine" / "collectives" / "table.h"
 # The sections of a kind's rows: what each counts for, and whose rows are seen there. Between hosts ("tcp") they go by what is

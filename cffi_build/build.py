@@ -16,7 +16,7 @@ MPI = ROOT / "backends" / "mpi" / "engine"
 NATIVE = ROOT / "arraycomm" / "core" / "native"
 FRAMEWORKS = ROOT / "arraycomm" / "frameworks" / "native"
 FOLDERS = (ROOT / "arraycomm" / "include", ENGINE, MPI, NATIVE, FRAMEWORKS)
-INTERFACE = runpy.run_path(str(ROOT / "arraycomm" / "core" / "interface.py"))
+INTERFACE = runpy.run_path(str(ROOT / "arraycomm" / "core" / "interface" / "declarations.py"))
 OPERATIONS, *HEADERS = [ROOT / name for name in INTERFACE["HEADERS"]]
 MODULE = "arraycomm._engine"
 # What the engine calls in Python, from threads without the GIL: see arraycomm/frameworks/native/mpi_calls.c.

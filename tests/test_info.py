@@ -5,8 +5,9 @@ import json
 import pytest
 
 from arraycomm import info
-from arraycomm.core import registry, settings
-from arraycomm.core.errors import DistNetworkError
+from arraycomm.core.base import settings
+from arraycomm.core.base.errors import DistNetworkError
+from arraycomm.core.interface import registry
 
 
 def test_prints_everything(capsys):

@@ -19,13 +19,13 @@ import sys
 import weakref
 from collections.abc import Collection
 
-from arraycomm.core import secret as job_secret
-from arraycomm.core.address import loopback_address, outside_address, select_addresses
-from arraycomm.core.environment import IMPORTED_FROM
-from arraycomm.core.errors import DistBackendError, DistNetworkError
-from arraycomm.core.group import Group
-from arraycomm.core.log import log
-from arraycomm.core.typed import Any
+from arraycomm.core.base.errors import DistBackendError, DistNetworkError
+from arraycomm.core.base.log import log
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap import secret as job_secret
+from arraycomm.core.bootstrap.address import loopback_address, outside_address, select_addresses
+from arraycomm.core.bootstrap.environment import IMPORTED_FROM
+from arraycomm.core.group.group import Group
 
 from . import dumps
 from .board import EXITED, STOPPED, Board

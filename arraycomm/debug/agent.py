@@ -5,7 +5,7 @@ orders as a line of JSON on its standard input (so the secret stands neither in 
 with one, and ends when the rank says so, closes its group or is gone. Rank 0's also serves the page (server.py), until all
 ranks have ended.
 
-Reports go through a store (core/store) that rank 0's process serves for this purpose alone, authenticated as every
+Reports go through a store (core/bootstrap/store) that rank 0's process serves for this purpose alone, authenticated as every
 connection of the job is.
 """
 
@@ -20,9 +20,9 @@ import sys
 import time
 from datetime import timedelta
 
-from arraycomm.core.errors import DistError
-from arraycomm.core.store import TCPStore
-from arraycomm.core.typed import Any
+from arraycomm.core.base.errors import DistError
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap.store import TCPStore
 
 from .board import CLOSED, EXITED, STOPPED, Board
 from .connections import connections

@@ -19,9 +19,9 @@ import os
 import struct
 
 from arraycomm._engine import Flight
-from arraycomm.core.kernel import unnamed_file
-from arraycomm.core.kinds import RECORDED
-from arraycomm.core.typed import Any
+from arraycomm.core.base.kernel import unnamed_file
+from arraycomm.core.base.typed import Any
+from arraycomm.core.interface.kinds import RECORDED
 
 RUNNING, ASYNCHRONOUS, DONE, FAILED = range(4)  # states of a record
 OPERATION_SHIFT, ERROR_SHIFT = 8, 16  # bits of the last word below which operation and error text stand

@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from arraycomm.core.errors import DistError
-from arraycomm.core.log import log
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.errors import DistError
+from arraycomm.core.base.log import log
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
 from .report import INTERVAL
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
 from .board import BUCKETS
 from .verdict import SILENCE, Verdict

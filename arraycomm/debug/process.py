@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from arraycomm.core.typed import Any
+from arraycomm.core.base.typed import Any
 
 _STATES = {"R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped", "t": "stopped by a debugger",
            "Z": "ended", "X": "ended", "I": "idle"}  # proc(5)

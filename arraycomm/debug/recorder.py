@@ -1,15 +1,15 @@
-"""Has what a rank's groups do written on its board (core/flight.py)."""
+"""Has what a rank's groups do written on its board (core/diagnostics/flight.py)."""
 
 from __future__ import annotations
 
 import threading
 
-from arraycomm.core.flight import Recording
-from arraycomm.core.group import Group
-from arraycomm.core.log import log
-from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.types import ReduceOp
-from arraycomm.core.watch import attach, detach
+from arraycomm.core.arrays.types import ReduceOp
+from arraycomm.core.base.log import log
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.diagnostics.flight import Recording
+from arraycomm.core.diagnostics.watch import attach, detach
+from arraycomm.core.group.group import Group
 
 from .board import CLOSED, GROUPS, LINKS, Board
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from arraycomm._engine import Flight
-    from arraycomm.core.flight import Traits
+    from arraycomm.core.diagnostics.flight import Traits
 
 _ERROR_LENGTH = 300
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from arraycomm.core.kinds import RECORDED
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.interface.kinds import RECORDED
 
 from .board import ERROR_SHIFT, FAILED, OPERATION_SHIFT
 

@@ -19,10 +19,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from arraycomm.core.address import loopback_address
-from arraycomm.core.errors import DistError
-from arraycomm.core.store import TCPStore
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.errors import DistError
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.bootstrap.address import loopback_address
+from arraycomm.core.bootstrap.store import TCPStore
 
 from .dumps import Dumps
 from .metrics import CONTENT_TYPE, exposition

@@ -14,7 +14,7 @@ import re
 import signal
 import time
 
-from arraycomm.core.kernel import unnamed_file
+from arraycomm.core.base.kernel import unnamed_file
 
 _LOOK, _QUIET, _LONGEST = 0.01, 3, 1.0  # s between looks; looks without a change that mean its end; s to wait for the first
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')

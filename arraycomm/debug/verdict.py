@@ -6,8 +6,8 @@ needs a message's other side. Who is waited for and waits for nobody is the caus
 
 from __future__ import annotations
 
-from arraycomm.core.record import Record
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.record import Record
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .report import Report

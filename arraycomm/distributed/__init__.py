@@ -7,7 +7,7 @@ What it does is in docs/distributed.md; where the names come from stands below, 
 
 from __future__ import annotations
 
-from arraycomm.core.errors import DistBackendError, DistError, DistNetworkError, DistStoreError, QueueEmptyError
+from arraycomm.core.base.errors import DistBackendError, DistError, DistNetworkError, DistStoreError, QueueEmptyError
 
 from .backend import Backend, BackendConfig, get_default_backend_for_device
 from .barriers import barrier, monitored_barrier

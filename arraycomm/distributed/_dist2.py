@@ -14,8 +14,8 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
-from arraycomm.core.rendezvous import Rendezvous, rendezvous
-from arraycomm.core.typed import Any, Protocol
+from arraycomm.core.base.typed import Any, Protocol
+from arraycomm.core.bootstrap.rendezvous import Rendezvous, rendezvous
 
 from . import backend as backends
 from . import devices

@@ -6,21 +6,21 @@ import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from arraycomm.core import arguments as core_arguments
-from arraycomm.core.arrays import landing
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.dlpack import overlaps, pack, resolve, resolve_out, wrap
-from arraycomm.core.errors import ImmutableOutput, StridedOutput
-from arraycomm.core.joined import duplicate
-from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.types import DeviceType, DType
+from arraycomm.core.arrays.arrays import landing
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.dlpack import overlaps, pack, resolve, resolve_out, wrap
+from arraycomm.core.arrays.joined import duplicate
+from arraycomm.core.arrays.types import DeviceType, DType
+from arraycomm.core.base.errors import ImmutableOutput, StridedOutput
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.group import arguments as core_arguments
 
 from . import devices
 from .process_group import ProcessGroup
 from .reduce_op import RedOpType, ReduceOp, _make_nccl_premul_sum, supports_complex
 
 if TYPE_CHECKING:
-    from arraycomm.core.types import ReduceOp as CoreReduceOp
+    from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
 
     Settle = Callable[[], Any] | None
 
@@ -127,7 +127,7 @@ def _current(buffer: Buffer) -> AbstractContextManager[Any]:
     """Its device is the calling thread's current one, where CuPy computes: of a thread of ours it is not by itself."""
     if buffer.device_type == DeviceType.CPU:
         return nullcontext()
-    from arraycomm.core.cuda.runtime import runtime  # not for those whose arrays are on the host
+    from arraycomm.core.gpu.runtime import runtime  # not for those whose arrays are on the host
 
     return runtime().on(buffer.device_index)
 

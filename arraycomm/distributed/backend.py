@@ -6,16 +6,16 @@ import enum
 import warnings
 from collections.abc import Callable
 
-from arraycomm.core import registry
-from arraycomm.core.errors import DistBackendError
-from arraycomm.core.record import Record
-from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.types import DEVICE_TYPES
+from arraycomm.core.arrays.types import DEVICE_TYPES
+from arraycomm.core.base.errors import DistBackendError
+from arraycomm.core.base.record import Record
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.interface import registry
 
 from . import devices as known_devices
 
 if TYPE_CHECKING:
-    from arraycomm.core.backend import Backend as Engine
+    from arraycomm.core.interface.backend import Backend as Engine
 
 # Our name for what torch calls so; other names are the same in the core's registry.
 _ENGINES = {"gloo": "socket"}
@@ -68,7 +68,7 @@ class Backend(str):
     def register_backend(cls, name: str, func: Callable[..., Any], extended_api: bool = False,
                          devices: str | list[str] | None = None) -> None:
         """Makes `name` a backend: func gives a ProcessGroup of a class of the program's (derived.py) or a Communicator
-        (arraycomm.core.backend) for the ranks of one group.
+        (arraycomm.core.interface.backend) for the ranks of one group.
 
         func: called as func(store, rank, world_size, timeout) on each rank of a new group, with a store of that group's
             own and a timedelta; in the extended form as func(options, pg_options), see plugin.DistributedBackendOptions.

@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core.errors import DistError, DistStoreError, PeerLost
-from arraycomm.core.gathering import sign, signed
-from arraycomm.core.notice import Notice
-from arraycomm.core.store.connections import StoreLost
-from arraycomm.core.typed import Any
+from arraycomm.core.base.errors import DistError, DistStoreError, PeerLost
+from arraycomm.core.base.notice import Notice
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap.gathering import sign, signed
+from arraycomm.core.bootstrap.store.connections import StoreLost
 
 from .entry import current, entered
 from .operations import untimed

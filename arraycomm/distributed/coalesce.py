@@ -6,8 +6,8 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 
-from arraycomm.core.joined import joined, target
-from arraycomm.core.typed import Any
+from arraycomm.core.arrays.joined import joined, target
+from arraycomm.core.base.typed import Any
 
 from . import arguments, held
 from .entry import entered

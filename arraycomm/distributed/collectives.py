@@ -12,10 +12,10 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.joined import flat
-from arraycomm.core.shapes import row
-from arraycomm.core.typed import Any
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.joined import flat
+from arraycomm.core.base.typed import Any
+from arraycomm.core.group.shapes import row
 
 from . import arguments, held
 from .entry import current, entered

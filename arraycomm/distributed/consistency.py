@@ -11,13 +11,13 @@ from array import array
 from collections.abc import Sequence
 
 from arraycomm._engine import lib
-from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout
-from arraycomm.core.group import Group
-from arraycomm.core.kinds import KINDS
-from arraycomm.core.log import log
-from arraycomm.core.record import Record
-from arraycomm.core.typed import Any
-from arraycomm.core.watch import Call, Watcher
+from arraycomm.core.base.errors import CollectiveMismatch, CollectiveTimeout
+from arraycomm.core.base.log import log
+from arraycomm.core.base.record import Record
+from arraycomm.core.base.typed import Any
+from arraycomm.core.diagnostics.watch import Call, Watcher
+from arraycomm.core.group.group import Group
+from arraycomm.core.interface.kinds import KINDS
 
 _BYTES = 256  # of one rank's fingerprint, as UTF-8; longer ones (shapes of dozens of dimensions) are cut off
 _STACK_BYTES = 16384

@@ -13,9 +13,9 @@ import stat
 import sys
 from collections.abc import Callable, Mapping
 
-from arraycomm.core.log import log
-from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.watch import attach
+from arraycomm.core.base.log import log
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.diagnostics.watch import attach
 
 from .consistency import Consistency
 from .operations import untimed

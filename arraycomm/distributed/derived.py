@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from importlib import import_module
 
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.kinds import Kind
-from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.types import DType
-from arraycomm.core.types import ReduceOp as CoreReduceOp
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.types import DType
+from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.interface.kinds import Kind
 
 from . import options
 from .members import Absent
@@ -61,7 +61,7 @@ class Operation:
 
 
 class DerivedCommunicator:
-    """Follows arraycomm.core.backend.Communicator."""
+    """Follows arraycomm.core.interface.backend.Communicator."""
 
     shortcut = None
 

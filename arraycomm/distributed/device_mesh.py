@@ -13,9 +13,9 @@ import sys
 from array import array
 from collections.abc import Mapping, Sequence
 
-from arraycomm.core.arguments import integer, template
-from arraycomm.core.dlpack import pack, wrap
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.arrays.dlpack import pack, wrap
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.group.arguments import integer, template
 
 from .grid import Axes, Grid, check_names, read_mesh
 from .groups import get_rank, get_world_size

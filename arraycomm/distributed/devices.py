@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from arraycomm.core.typed import Any
-from arraycomm.core.types import DEVICE_TYPES, DeviceType
+from arraycomm.core.arrays.types import DEVICE_TYPES, DeviceType
+from arraycomm.core.base.typed import Any
 
 
 def type_of(device: Any) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 
-from arraycomm.core.errors import CollectiveMismatch
-from arraycomm.core.exchange import gather_integers
-from arraycomm.core.kinds import COLLECTIVES
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.errors import CollectiveMismatch
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.group.exchange import gather_integers
+from arraycomm.core.interface.kinds import COLLECTIVES
 
 from .work import Several, Work
 

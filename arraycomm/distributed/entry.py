@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arraycomm.core.typed import Any
+from arraycomm.core.base.typed import Any
 
 from . import held
 from .process_group import ProcessGroup

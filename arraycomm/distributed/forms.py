@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
 
-from arraycomm.core.typed import Any
+from arraycomm.core.base.typed import Any
 
 from . import options
 from .reduce_op import ReduceOp

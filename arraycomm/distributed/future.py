@@ -6,8 +6,8 @@ import sys
 import threading
 from collections.abc import Callable
 
-from arraycomm.core.log import log
-from arraycomm.core.typed import Any
+from arraycomm.core.base.log import log
+from arraycomm.core.base.typed import Any
 
 
 class Future:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core.gathering import MEET, Gathering, TooLate, agreed
-from arraycomm.core.printable import printable
-from arraycomm.core.store import PrefixStore
-from arraycomm.core.typed import Any
+from arraycomm.core.base.printable import printable
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap.gathering import MEET, Gathering, TooLate, agreed
+from arraycomm.core.bootstrap.store import PrefixStore
 
 from . import backend as backends
 from . import devices

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 
-from arraycomm.core.joined import update
-from arraycomm.core.record import Record
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.arrays.joined import update
+from arraycomm.core.base.record import Record
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
 from .process_group import ProcessGroup
 from .work import Several, Work, ended
 
 if TYPE_CHECKING:
-    from arraycomm.core.buffer import Buffer
-    from arraycomm.core.group import Group
-    from arraycomm.core.types import ReduceOp
+    from arraycomm.core.arrays.buffer import Buffer
+    from arraycomm.core.arrays.types import ReduceOp
+    from arraycomm.core.group.group import Group
 
 _SMALL = 1 << 16  # bytes: above, an operation of its own costs less than copying into a common one and back
 

@@ -1,7 +1,7 @@
 """Hooks of a ProcessGroup: functions that are called before and after each of its operations is issued, and when it fails.
 
-A group without hooks pays nothing: the first one makes its core groups watched ones (core/watch.py), by which hooks see what
-the functions of this package and the group's methods begin, once per operation of the core.
+A group without hooks pays nothing: the first one makes its core groups watched ones (core/diagnostics/watch.py), by which
+hooks see what the functions of this package and the group's methods begin, once per operation of the core.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.errors import GroupError
-from arraycomm.core.kinds import KINDS, RECORDED
-from arraycomm.core.log import log
-from arraycomm.core.record import Record
-from arraycomm.core.typed import Any
-from arraycomm.core.watch import Call, Watcher
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.base.errors import GroupError
+from arraycomm.core.base.log import log
+from arraycomm.core.base.record import Record
+from arraycomm.core.base.typed import Any
+from arraycomm.core.diagnostics.watch import Call, Watcher
+from arraycomm.core.interface.kinds import KINDS, RECORDED
 
 from .options import method
 

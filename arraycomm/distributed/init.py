@@ -6,10 +6,10 @@ import os
 import sys
 from datetime import timedelta
 
-from arraycomm.core.printable import numbered
-from arraycomm.core.rendezvous import rendezvous
-from arraycomm.core.threads import finish
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.printable import numbered
+from arraycomm.core.base.threads import finish
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.bootstrap.rendezvous import rendezvous
 
 from . import backend as backends
 from . import devices
@@ -20,7 +20,7 @@ from .rendezvous import place
 from .world import NOT_INITIALIZED, is_outside, resolve, state
 
 if TYPE_CHECKING:
-    from arraycomm.core.rendezvous import Rendezvous
+    from arraycomm.core.bootstrap.rendezvous import Rendezvous
 
 
 def is_available() -> bool:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from arraycomm.core.command import add_version, command
+from arraycomm.core.base.command import add_version, command
 from arraycomm.launch import job
 from arraycomm.launch.environ import Place
 

@@ -5,9 +5,9 @@ Parameters and errors as in collectives.py. Lists of slices that follow each oth
 
 from __future__ import annotations
 
-from arraycomm.core.dlpack import overlaps
-from arraycomm.core.joined import flat, joined, target
-from arraycomm.core.typed import Any
+from arraycomm.core.arrays.dlpack import overlaps
+from arraycomm.core.arrays.joined import flat, joined, target
+from arraycomm.core.base.typed import Any
 
 from . import arguments
 from .entry import entered

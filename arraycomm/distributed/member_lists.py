@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from arraycomm.core.digest import sha256
-from arraycomm.core.errors import PeerLost
-from arraycomm.core.gathering import MEET, Gathering, agreed, signed
-from arraycomm.core.printable import printable
-from arraycomm.core.store import PrefixStore
-from arraycomm.core.typed import TYPE_CHECKING
+from arraycomm.core.base.digest import sha256
+from arraycomm.core.base.errors import PeerLost
+from arraycomm.core.base.printable import printable
+from arraycomm.core.base.typed import TYPE_CHECKING
+from arraycomm.core.bootstrap.gathering import MEET, Gathering, agreed, signed
+from arraycomm.core.bootstrap.store import PrefixStore
 
 if TYPE_CHECKING:
-    from arraycomm.core.store import Store
+    from arraycomm.core.bootstrap.store import Store
 
 _SHOWN = 16  # handles of a list in an error
 

@@ -7,11 +7,11 @@ import os
 import time
 from datetime import timedelta
 
-from arraycomm.core.errors import DistStoreError
-from arraycomm.core.rendezvous import rendezvous
-from arraycomm.core.secret import find
-from arraycomm.core.store import PrefixStore, Store
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.errors import DistStoreError
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.bootstrap.rendezvous import rendezvous
+from arraycomm.core.bootstrap.secret import find
+from arraycomm.core.bootstrap.store import PrefixStore, Store
 
 from . import merging
 from .member_lists import MemberList
@@ -20,7 +20,7 @@ from .options import ReconfigureOptions
 from .work import Several, Work
 
 if TYPE_CHECKING:
-    from arraycomm.core.rendezvous import Rendezvous
+    from arraycomm.core.bootstrap.rendezvous import Rendezvous
 
     from .process_group import ProcessGroup
 

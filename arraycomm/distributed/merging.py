@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-from arraycomm.core.errors import DistStoreError
-from arraycomm.core.gathering import agreed, signed
-from arraycomm.core.typed import TYPE_CHECKING
+from arraycomm.core.base.errors import DistStoreError
+from arraycomm.core.base.typed import TYPE_CHECKING
+from arraycomm.core.bootstrap.gathering import agreed, signed
 
 if TYPE_CHECKING:
-    from arraycomm.core.store import Store
+    from arraycomm.core.bootstrap.store import Store
 
 _WHOLE, _OVER = b"whole", b"over"
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.dlpack import allocate
-from arraycomm.core.errors import DeviceError
-from arraycomm.core.joined import copy, joined, target
-from arraycomm.core.local import reduce_into
-from arraycomm.core.typed import Any
-from arraycomm.core.types import DeviceType, DType
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.dlpack import allocate
+from arraycomm.core.arrays.joined import copy, joined, target
+from arraycomm.core.arrays.types import DeviceType, DType
+from arraycomm.core.base.errors import DeviceError
+from arraycomm.core.base.typed import Any
+from arraycomm.core.group.local import reduce_into
 
 from . import arguments
 from .arguments import both, same_dtype, same_shape

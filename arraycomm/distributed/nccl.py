@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from arraycomm.core.typed import Any
+from arraycomm.core.base.typed import Any
 
 # torch's name of a field -> that of ncclConfig_t.
 _FIELDS = {

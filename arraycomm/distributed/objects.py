@@ -1,6 +1,6 @@
 """Collectives and messages of Python objects.
 
-Plain data and arrays (see arraycomm.core.codec) travel without pickle, whose reading can run code. ARRAYCOMM_ALLOW_PICKLE=1
+Plain data and arrays (core/arrays/codec.py) travel without pickle, whose reading can run code. ARRAYCOMM_ALLOW_PICKLE=1
 on all ranks pickles everything, as torch does. `device` is accepted and not used: objects arrive in host memory.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from arraycomm.core.settings import get_flag
-from arraycomm.core.typed import Any
+from arraycomm.core.base.settings import get_flag
+from arraycomm.core.base.typed import Any
 
 from .arguments import peer
 from .entry import entered

@@ -15,13 +15,13 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 
-from arraycomm.core.kinds import RECORDED
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.interface.kinds import RECORDED
 
 from .forms import forms
 
 if TYPE_CHECKING:
-    from arraycomm.core.group import Group
+    from arraycomm.core.group.group import Group
 
     from .options import Options
     from .process_group import ProcessGroup

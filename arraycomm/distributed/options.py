@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core.typed import Any
+from arraycomm.core.base.typed import Any
 
 from .reduce_op import ReduceOp
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.types import DEVICE_TYPES
+from arraycomm.core.arrays.types import DEVICE_TYPES
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
 from .backend import Backend, Plugin
 from .derived import DerivedCommunicator
 
 if TYPE_CHECKING:
-    from arraycomm.core.backend import Communicator
-    from arraycomm.core.rendezvous import Rendezvous
+    from arraycomm.core.bootstrap.rendezvous import Rendezvous
+    from arraycomm.core.interface.backend import Communicator
 
 _NEEDED = ("rank", "size", "name", "closed", "close", "abort", "check_peers")  # what Group uses beside the operations
 
@@ -31,9 +31,9 @@ class DistributedBackendOptions:
 
 
 class PluginBackend:
-    """Follows arraycomm.core.backend.Backend. ranks: the global ones of the group that it is to open."""
+    """Follows arraycomm.core.interface.backend.Backend. ranks: the global ones of the group that it is to open."""
 
-    on_gpus = "arraycomm.core.cuda.staged:Staged"
+    on_gpus = "arraycomm.core.gpu.staged:Staged"
 
     def __init__(self, name: str, plugin: Plugin, pg_options: Any, ranks: Sequence[int]) -> None:
         self.name = name
@@ -61,7 +61,7 @@ class PluginBackend:
         missing = [part for part in _NEEDED if not hasattr(made, part)]
         if missing:
             raise TypeError(f"backend {self.name!r} gave a {type(made).__name__} without {', '.join(missing)}: it must be "
-                            "a Communicator as arraycomm.core.backend describes it, or a ProcessGroup")
+                            "a Communicator as arraycomm.core.interface.backend describes it, or a ProcessGroup")
         if not hasattr(made, "shortcut"):
             made.shortcut = None
         found: Communicator = made

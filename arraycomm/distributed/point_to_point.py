@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from arraycomm.core.typed import Any
-from arraycomm.core.types import DeviceType
+from arraycomm.core.arrays.types import DeviceType
+from arraycomm.core.base.typed import Any
 
 from . import arguments
 from .arguments import packed, peer

@@ -7,14 +7,15 @@ import warnings
 from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core import arguments, settings
-from arraycomm.core.errors import DeviceError, counted_in
-from arraycomm.core.group import Group
-from arraycomm.core.log import log
-from arraycomm.core.printable import numbered
-from arraycomm.core.start import open_group
-from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.watch import Watched, attach
+from arraycomm.core.base import settings
+from arraycomm.core.base.errors import DeviceError, counted_in
+from arraycomm.core.base.log import log
+from arraycomm.core.base.printable import numbered
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.diagnostics.watch import Watched, attach
+from arraycomm.core.group import arguments
+from arraycomm.core.group.group import Group
+from arraycomm.core.group.start import open_group
 
 from . import backend as backends
 from . import debug, devices, nccl
@@ -29,9 +30,9 @@ from .store import PrefixStore
 from .world import state
 
 if TYPE_CHECKING:
-    from arraycomm.core.backend import Backend as Engine
-    from arraycomm.core.rendezvous import Rendezvous
-    from arraycomm.core.store import Store
+    from arraycomm.core.bootstrap.rendezvous import Rendezvous
+    from arraycomm.core.bootstrap.store import Store
+    from arraycomm.core.interface.backend import Backend as Engine
 
     from .window import Window
 
@@ -153,7 +154,7 @@ class ProcessGroup(Operations, Hooked, Members):
         return untimed(self.core)
 
     def watch(self, watcher: Any) -> None:
-        """Tells a Watcher (arraycomm.core.watch) of all operations from now on."""
+        """Tells a Watcher (arraycomm.core.diagnostics.watch) of all operations from now on."""
         if self.core.size:
             attach(untimed(self.core), watcher)
         self.watched = True

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from arraycomm.core.environment import hosted
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.bootstrap.environment import hosted
 from arraycomm.launch.errors import ProcessError, ProcessExitedException, ProcessRaisedException
 
 if TYPE_CHECKING:

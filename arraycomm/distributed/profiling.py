@@ -18,18 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from arraycomm._engine import lib
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.kinds import KINDS
-from arraycomm.core.log import log
-from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.watch import Call, Watched, Watcher, attach, detach
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.base.log import log
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.diagnostics.watch import Call, Watched, Watcher, attach, detach
+from arraycomm.core.interface.kinds import KINDS
 
 from . import devices, options
 from .operations import untimed
 from .world import state
 
 if TYPE_CHECKING:
-    from arraycomm.core.group import Group
+    from arraycomm.core.group.group import Group
 
     from .backend import BackendConfig
     from .process_group import ProcessGroup

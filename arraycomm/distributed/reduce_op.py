@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 
-from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.types import premul_sum
+from arraycomm.core.arrays.types import premul_sum
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from arraycomm.core.types import ReduceOp as CoreReduceOp
+    from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
 
 # By torch's numbers. The core's names of them.
 _NAMES = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max", "BAND": "band", "BOR": "bor",

@@ -6,16 +6,16 @@ import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-from arraycomm.core.environment import hosted, hosted_by_torch, number
-from arraycomm.core.store.torch import TorchStore
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.bootstrap.environment import hosted, hosted_by_torch, number
+from arraycomm.core.bootstrap.store.torch import TorchStore
 
 from .store import FileStore, PrefixStore
 from .tcp_store import TCPStore
 from .world import default_pg_timeout
 
 if TYPE_CHECKING:
-    from arraycomm.core import store as core
+    from arraycomm.core.bootstrap import store as core
 
     Place = tuple[core.Store, int, int]
     Handler = Callable[..., Iterator[Place]]

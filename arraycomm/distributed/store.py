@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core import store as core
-from arraycomm.core.errors import DistStoreError
+from arraycomm.core.base.errors import DistStoreError
+from arraycomm.core.bootstrap import store as core
 
 __all__ = ["FileStore", "HashStore", "PrefixStore", "Store"]
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from arraycomm.core.typed import Any
+from arraycomm.core.base.typed import Any
 
 
 def followed(complete: Callable[[], object]) -> Callable[[], None]:

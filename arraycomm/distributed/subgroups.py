@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core.errors import counted_in
-from arraycomm.core.group import Group
-from arraycomm.core.typed import Any
+from arraycomm.core.base.errors import counted_in
+from arraycomm.core.base.typed import Any
+from arraycomm.core.group.group import Group
 
 from . import backend as backends
 from .backend import BackendConfig

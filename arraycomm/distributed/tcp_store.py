@@ -1,6 +1,6 @@
 """TCPStore under torch's name. It serves torch's clients too, and joins torch's servers: both speak one wire.
 
-Between programs of ours it speaks our own protocol, which is authenticated (core/store/tcp.py): always on one host, and
+Between programs of ours it speaks our own protocol, which is authenticated (core/bootstrap/store/tcp.py): always on one host, and
 between hosts unless ARRAYCOMM_TORCH_STORE=1 asks for torch's, which knows no secret.
 """
 
@@ -13,17 +13,17 @@ import weakref
 from collections.abc import Callable
 from datetime import timedelta
 
-from arraycomm.core import settings
-from arraycomm.core import store as core
-from arraycomm.core.address import is_loopback, means_loopback, resolve
-from arraycomm.core.auth import Hello, Purpose
-from arraycomm.core.errors import DistNetworkError, DistStoreError
-from arraycomm.core.secret import find
-from arraycomm.core.store import inside
-from arraycomm.core.store.base import duration
-from arraycomm.core.store.connections import grace, retried
-from arraycomm.core.store.forwarding import ForwardingStore
-from arraycomm.core.store.torch import TorchStore, opener
+from arraycomm.core.base import settings
+from arraycomm.core.base.errors import DistNetworkError, DistStoreError
+from arraycomm.core.bootstrap import store as core
+from arraycomm.core.bootstrap.address import is_loopback, means_loopback, resolve
+from arraycomm.core.bootstrap.auth import Hello, Purpose
+from arraycomm.core.bootstrap.secret import find
+from arraycomm.core.bootstrap.store import inside
+from arraycomm.core.bootstrap.store.base import duration
+from arraycomm.core.bootstrap.store.connections import grace, retried
+from arraycomm.core.bootstrap.store.forwarding import ForwardingStore
+from arraycomm.core.bootstrap.store.torch import TorchStore, opener
 
 from .store import Store
 
@@ -126,7 +126,7 @@ def _check(host: str, port: int, world_size: int | None, is_master: bool) -> Non
 
 def _serve(host: str, port: int, size: int | None, timeout: timedelta, listen_fd: int | None) -> core.TCPStore:
     """Returns before the workers have come: other masters may be among them."""
-    from arraycomm.core.store.torch_gate import Gate  # rare
+    from arraycomm.core.bootstrap.store.torch_gate import Gate  # rare
 
     if listen_fd is not None:
         _listen_on(listen_fd, port)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from arraycomm.core.typed import Any
+from arraycomm.core.base.typed import Any
 
 # Modules of torch.distributed that are not here.
 MODULES = frozenset(("algorithms.model_averaging", "autograd", "checkpoint", "elastic", "flight_recorder", "fsdp", "launcher",

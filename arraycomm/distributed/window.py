@@ -1,4 +1,4 @@
-"""Window: one-sided operations on arrays of a group's ranks, with the names of torch's newer interface, over core/window.py."""
+"""Window: one-sided operations on arrays of a group's ranks, with the names of torch's newer interface (core/group/window.py)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import enum
 import time
 from datetime import timedelta
 
-from arraycomm.core.typed import Any
-from arraycomm.core.window import REDUCTIONS
-from arraycomm.core.window import Window as CoreWindow
+from arraycomm.core.base.typed import Any
+from arraycomm.core.group.window import REDUCTIONS
+from arraycomm.core.group.window import Window as CoreWindow
 
 from . import arguments
 from .process_group import ProcessGroup, seconds_of

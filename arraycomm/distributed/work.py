@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from arraycomm.core import threads
-from arraycomm.core.dropped import finish
-from arraycomm.core.errors import CollectiveTimeout, DistError
-from arraycomm.core.log import log
-from arraycomm.core.typed import Any
+from arraycomm.core.base import threads
+from arraycomm.core.base.dropped import finish
+from arraycomm.core.base.errors import CollectiveTimeout, DistError
+from arraycomm.core.base.log import log
+from arraycomm.core.base.typed import Any
 
 from .future import new_future
 from .streams import followed

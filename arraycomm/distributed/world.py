@@ -10,10 +10,10 @@ import warnings
 from collections import Counter
 from datetime import timedelta
 
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from arraycomm.core.rendezvous import Rendezvous
+    from arraycomm.core.bootstrap.rendezvous import Rendezvous
 
     from .groups import ProcessGroup
 

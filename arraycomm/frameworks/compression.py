@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from arraycomm.core import arguments
-from arraycomm.core.digest import sha256
-from arraycomm.core.dlpack import pack, resolve, wrap
-from arraycomm.core.errors import CollectiveMismatch
-from arraycomm.core.group import Group
-from arraycomm.core.types import DeviceType, DType
+from arraycomm.core.arrays.dlpack import pack, resolve, wrap
+from arraycomm.core.arrays.types import DeviceType, DType
+from arraycomm.core.base.digest import sha256
+from arraycomm.core.base.errors import CollectiveMismatch
+from arraycomm.core.group import arguments
+from arraycomm.core.group.group import Group
 
 SCHEMES = ("bfloat16", "float8", "int8")
 _FLOAT32 = np.dtype(np.float32)

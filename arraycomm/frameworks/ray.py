@@ -21,11 +21,12 @@ from ray.util.collective import types
 from ray.util.collective.backend_registry import register_collective_backend
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
 
-from arraycomm.core import registry, settings
-from arraycomm.core.errors import DistNetworkError, DistStoreError
-from arraycomm.core.rendezvous import LINGER, rendezvous
-from arraycomm.core.start import open_group
-from arraycomm.core.store import TCPStore
+from arraycomm.core.base import settings
+from arraycomm.core.base.errors import DistNetworkError, DistStoreError
+from arraycomm.core.bootstrap.rendezvous import LINGER, rendezvous
+from arraycomm.core.bootstrap.store import TCPStore
+from arraycomm.core.group.start import open_group
+from arraycomm.core.interface import registry
 from arraycomm.distributed import collectives, lists, point_to_point
 from arraycomm.distributed.backend import BackendConfig
 from arraycomm.distributed.process_group import ProcessGroup

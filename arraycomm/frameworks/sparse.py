@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from arraycomm.core import arguments
-from arraycomm.core.arrays import numpy_dtype
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.codec import as_bytes
-from arraycomm.core.digest import sha256
-from arraycomm.core.dlpack import pack, resolve, wrap
-from arraycomm.core.errors import CollectiveMismatch
-from arraycomm.core.exchange import gather_integers
-from arraycomm.core.group import Group
-from arraycomm.core.types import DeviceType, DType
+from arraycomm.core.arrays.arrays import numpy_dtype
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.codec import as_bytes
+from arraycomm.core.arrays.dlpack import pack, resolve, wrap
+from arraycomm.core.arrays.types import DeviceType, DType
+from arraycomm.core.base.digest import sha256
+from arraycomm.core.base.errors import CollectiveMismatch
+from arraycomm.core.group import arguments
+from arraycomm.core.group.exchange import gather_integers
+from arraycomm.core.group.group import Group
 
 _REFUSED = -1  # in the place of a number of entries
 

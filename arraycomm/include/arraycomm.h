@@ -49,7 +49,7 @@ enum acomm_code {
 };
 /* After ACOMM_ARGUMENT, ACOMM_UNSUPPORTED and ACOMM_TRUNCATED the group can be used as before. */
 
-/* Fixed on the wire; new ones are appended. Names in arraycomm/core/types.py follow this order. */
+/* Fixed on the wire; new ones are appended. Names in arraycomm/core/arrays/types.py follow this order. */
 enum acomm_dtype {
     ACOMM_BOOL, ACOMM_INT8, ACOMM_INT16, ACOMM_INT32, ACOMM_INT64,
     ACOMM_UINT8, ACOMM_UINT16, ACOMM_UINT32, ACOMM_UINT64,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..core.command import add_version, command
+from ..core.base.command import add_version, command
 from .jax import launch_jax
 from .job import DEFAULT_PORT, check, launch, nproc, port
 

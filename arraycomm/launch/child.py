@@ -16,9 +16,9 @@ from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
-from ..core import secret
-from ..core.errors import Aborted, PeerLost
-from ..core.lifeline import tie
+from ..core.base.errors import Aborted, PeerLost
+from ..core.base.lifeline import tie
+from ..core.bootstrap import secret
 from . import inherited
 from .environ import Place, enough_for_xla
 

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
-from ..core.lifeline import Lifeline
+from ..core.base.lifeline import Lifeline
 from .child import Answer, Exit, Report, Task, Work, run
 from .ending import GRACE_S, Schedule, cause
 from .environ import Place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from ..core.errors import DistError
+from ..core.base.errors import DistError
 
 
 class ProcessError(DistError):

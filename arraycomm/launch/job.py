@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from ..core.errors import DistError
+from ..core.base.errors import DistError
 from . import inherited
 from .environ import Place, enough_for_xla
 from .nodes import Meeting, meet

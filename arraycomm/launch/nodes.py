@@ -9,14 +9,15 @@ import sys
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ..core import ends, settings
-from ..core import secret as secrets
-from ..core.address import loopback_address
-from ..core.errors import DistError, DistNetworkError, DistStoreError, ResourceError
-from ..core.printable import printable
-from ..core.store import PrefixStore, Store, TCPStore
-from ..core.store.connections import StoreLost
-from ..core.store.torch_gate import Gate
+from ..core.base import settings
+from ..core.base.errors import DistError, DistNetworkError, DistStoreError, ResourceError
+from ..core.base.printable import printable
+from ..core.bootstrap import ends
+from ..core.bootstrap import secret as secrets
+from ..core.bootstrap.address import loopback_address
+from ..core.bootstrap.store import PrefixStore, Store, TCPStore
+from ..core.bootstrap.store.connections import StoreLost
+from ..core.bootstrap.store.torch_gate import Gate
 
 _JOIN = timedelta(seconds=300)  # for all nodes to start
 _LEAVE = timedelta(seconds=60)  # for the other nodes to end after node 0 has

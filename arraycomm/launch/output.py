@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from io import FileIO
 from typing import TextIO
 
-from ..core.command import is_patient, is_writable
+from ..core.base.command import is_patient, is_writable
 from .ending import CONSEQUENCES
 
 TAIL_LINES = 40

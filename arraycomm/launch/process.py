@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from io import FileIO
 from typing import Any
 
-from ..core.kernel import process_descriptor
-from ..core.lifeline import Lifeline, tie
+from ..core.base.kernel import process_descriptor
+from ..core.base.lifeline import Lifeline, tie
 from .output import TAIL_LINES, Sink, Stream
 
 # For Popen: a process group of its own. Not a session: Linux shares the processor among sessions first (sched_autogroup),

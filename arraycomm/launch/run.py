@@ -17,8 +17,8 @@ from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
-from ..core.command import CLOSED
-from ..core.lifeline import Lifeline
+from ..core.base.command import CLOSED
+from ..core.base.lifeline import Lifeline
 from .ending import Schedule, cause
 from .errors import describe_exit, signal_name
 from .output import Sink, Stream, blames_another

@@ -6,10 +6,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core.errors import DistBackendError
-from arraycomm.core.rendezvous import Rendezvous, announced
-from arraycomm.core.store import HashStore
-from arraycomm.core.types import DeviceType
+from arraycomm.core.arrays.types import DeviceType
+from arraycomm.core.base.errors import DistBackendError
+from arraycomm.core.bootstrap.rendezvous import Rendezvous, announced
+from arraycomm.core.bootstrap.store import HashStore
 
 from ..socket.communicator import SocketCommunicator
 from . import process
@@ -30,11 +30,11 @@ class MpiCommunicator(SocketCommunicator):
 
 
 class MpiBackend:
-    """Follows arraycomm.core.backend.Backend."""
+    """Follows arraycomm.core.interface.backend.Backend."""
 
     name = "mpi"
     devices = frozenset((int(DeviceType.CPU), int(DeviceType.CUDA_HOST), int(DeviceType.ROCM_HOST)))
-    on_gpus = "arraycomm.core.cuda.staged:Staged"
+    on_gpus = "arraycomm.core.gpu.staged:Staged"
 
     def unavailable(self) -> str | None:
         try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from arraycomm._engine import ffi, interrupted, lib
-from arraycomm.core.address import loopback_address, outside_address, select_addresses
-from arraycomm.core.arguments import nanoseconds
-from arraycomm.core.digest import SHA256_BYTES, sha256
-from arraycomm.core.errors import DistBackendError, DistNetworkError, ResourceError
-from arraycomm.core.printable import printable
-from arraycomm.core.record import Record
-from arraycomm.core.typed import Any
+from arraycomm.core.base.digest import SHA256_BYTES, sha256
+from arraycomm.core.base.errors import DistBackendError, DistNetworkError, ResourceError
+from arraycomm.core.base.printable import printable
+from arraycomm.core.base.record import Record
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap.address import loopback_address, outside_address, select_addresses
+from arraycomm.core.group.arguments import nanoseconds
 
 from ..socket.endpoint import Endpoint
 from ..socket.peers import Peer, Peers, encode

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core import settings
-from arraycomm.core.errors import DistBackendError
-from arraycomm.core.record import Record
-from arraycomm.core.shared_library import loaded
-from arraycomm.core.typed import Any
+from arraycomm.core.base import settings
+from arraycomm.core.base.errors import DistBackendError
+from arraycomm.core.base.record import Record
+from arraycomm.core.base.shared_library import loaded
+from arraycomm.core.base.typed import Any
 
 _VARIABLE = "ARRAYCOMM_MPI_LIBRARY"
 # By file name, as they are installed: Open MPI 4 and 5, MPICH and its relatives (Debian's is libmpich), the MPI-5 ABI; then any.

@@ -10,11 +10,11 @@ import weakref
 from collections.abc import Mapping
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core import environment
-from arraycomm.core.errors import DistBackendError
-from arraycomm.core.log import log
-from arraycomm.core.shared_library import loaded
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.errors import DistBackendError
+from arraycomm.core.base.log import log
+from arraycomm.core.base.shared_library import loaded
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.bootstrap import environment
 
 from .library import Facts, Library, load
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from arraycomm.core.errors import DistBackendError
-from arraycomm.core.rendezvous import Rendezvous
-from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.types import DeviceType
+from arraycomm.core.arrays.types import DeviceType
+from arraycomm.core.base.errors import DistBackendError
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.bootstrap.rendezvous import Rendezvous
 
 from .declarations import version_text
 
 if TYPE_CHECKING:
-    from arraycomm.core.backend import Communicator
+    from arraycomm.core.interface.backend import Communicator
 
 __all__ = ["NcclBackend"]
 
@@ -24,7 +24,7 @@ _NATIVE = {"all_to_all": "ncclAlltoAll", "gather": "ncclGather", "scatter": "ncc
 
 
 class NcclBackend:
-    """Follows arraycomm.core.backend.Backend.
+    """Follows arraycomm.core.interface.backend.Backend.
 
     options: fields of ncclConfig_t by name, for the communicators that it opens. high_priority: of the stream on which
     asynchronous operations go. device: the ordinal of this rank's GPU; None takes the current one. lazy: a communicator of NCCL's
@@ -32,7 +32,7 @@ class NcclBackend:
     """
 
     name = "nccl"
-    on_gpus = "arraycomm.core.cuda.staged:Staged"
+    on_gpus = "arraycomm.core.gpu.staged:Staged"
     devices = frozenset(map(int, (DeviceType.CUDA, DeviceType.CUDA_MANAGED, DeviceType.CPU, DeviceType.CUDA_HOST)))
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class NcclBackend:
             found = library()
         except DistBackendError as error:
             return str(error)
-        from arraycomm.core.cuda.runtime import unavailable
+        from arraycomm.core.gpu.runtime import unavailable
 
         missing = unavailable()
         return None if missing is None else f"NCCL {version_text(found.version)} is here ({found.path}), but {missing}"

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from arraycomm.core import threads
+from arraycomm.core.base import threads
 
 
 class Apart:

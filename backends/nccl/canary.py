@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from arraycomm.core.backend import Communicator, Work
-from arraycomm.core.dlpack import allocate
-from arraycomm.core.errors import DistError, PeerLost
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.dlpack import allocate
+from arraycomm.core.arrays.types import DType
+from arraycomm.core.base.errors import DistError, PeerLost
+from arraycomm.core.interface.backend import Communicator, Work
 
 _TAG = 2**63 - 1  # TAG_WATCH of the engine
 _FOREVER = 1e9  # s

@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from arraycomm.core.backend import Communicator, Watch, Work
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.cuda.runtime import Runtime
-from arraycomm.core.errors import (
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.base.errors import (
     Aborted,
     CollectiveTimeout,
     DeviceError,
@@ -19,8 +17,10 @@ from arraycomm.core.errors import (
     PeerLost,
     ResourceError,
 )
-from arraycomm.core.log import log
-from arraycomm.core.typed import Any
+from arraycomm.core.base.log import log
+from arraycomm.core.base.typed import Any
+from arraycomm.core.gpu.runtime import Runtime
+from arraycomm.core.interface.backend import Communicator, Watch, Work
 
 from .canary import Canary
 from .declarations import version_text
@@ -51,7 +51,7 @@ def refuse_in_batch(name: str) -> None:
 
 
 class NcclCommunicator(Operations):
-    """One rank's end of a group whose arrays are on GPUs. See arraycomm.core.backend for the contract.
+    """One rank's end of a group whose arrays are on GPUs. See arraycomm.core.interface.backend for the contract.
 
     Operations go on the stream on which the array's library works, and the host does not wait for them; asynchronous ones on a
     stream of the communicator's own. `host` is a communicator of the same ranks over the CPU: it carries what is in

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from arraycomm.core.errors import DistBackendError
-from arraycomm.core.log import log
-from arraycomm.core.typed import Any
+from arraycomm.core.base.errors import DistBackendError
+from arraycomm.core.base.log import log
+from arraycomm.core.base.typed import Any
 
 from .declarations import CONFIG, CONSTANTS, MAGIC, UNSET, version_text
 from .library import Library

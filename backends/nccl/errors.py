@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arraycomm.core.errors import CollectiveTimeout, DistBackendError, DistError, PeerLost
+from arraycomm.core.base.errors import CollectiveTimeout, DistBackendError, DistError, PeerLost
 
 from .declarations import CONSTANTS
 from .library import Library

@@ -14,10 +14,10 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
-from arraycomm.core import threads
-from arraycomm.core.cuda.runtime import Runtime
-from arraycomm.core.errors import CollectiveTimeout, DistError
-from arraycomm.core.log import log
+from arraycomm.core.base import threads
+from arraycomm.core.base.errors import CollectiveTimeout, DistError
+from arraycomm.core.base.log import log
+from arraycomm.core.gpu.runtime import Runtime
 
 from .place import Place
 from .work import NcclWork

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.types import DType
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
 from .errors import IN_PROGRESS
 from .library import Library

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
-from arraycomm.core.errors import CollectiveTimeout, DistError
-from arraycomm.core.typed import Any
+from arraycomm.core.base.errors import CollectiveTimeout, DistError
+from arraycomm.core.base.typed import Any
 
 from . import config
 from .apart import Apart

@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from arraycomm.core import registry
-from arraycomm.core.backend import Communicator, Watch, Work
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.cuda.runtime import runtime
-from arraycomm.core.errors import Aborted, DeviceError
-from arraycomm.core.kinds import Kind
-from arraycomm.core.rendezvous import Rendezvous
-from arraycomm.core.typed import Any
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.base.errors import Aborted, DeviceError
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap.rendezvous import Rendezvous
+from arraycomm.core.gpu.runtime import runtime
+from arraycomm.core.interface import registry
+from arraycomm.core.interface.backend import Communicator, Watch, Work
+from arraycomm.core.interface.kinds import Kind
 
 from . import config
 from .communicator import NcclCommunicator, refuse_in_batch
@@ -42,8 +42,8 @@ def _message(name: str) -> Callable[..., Any]:
 
 
 class LazyCommunicator:
-    """See arraycomm.core.backend for the contract. For groups that did not ask for NCCL: a program without arrays on GPUs opens
-    nothing there.
+    """See arraycomm.core.interface.backend for the contract. For groups that did not ask for NCCL: a program without arrays on
+    GPUs opens nothing there.
 
     All ranks come to their first collective alike, so that it can make the communicator, on its array's device. A message
     cannot: two ranks alone call it.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from arraycomm.core import settings
-from arraycomm.core.errors import DistBackendError
-from arraycomm.core.shared_library import bind, loaded, packaged
-from arraycomm.core.typed import Any
+from arraycomm.core.base import settings
+from arraycomm.core.base.errors import DistBackendError
+from arraycomm.core.base.shared_library import bind, loaded, packaged
+from arraycomm.core.base.typed import Any
 
 from .declarations import FUNCTIONS, OLDEST, source, version_text
 

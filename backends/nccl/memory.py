@@ -13,11 +13,11 @@ import functools
 import threading
 from collections.abc import Sequence
 
-from arraycomm.core import settings, threads
-from arraycomm.core.errors import DistBackendError, DistError, ResourceError
-from arraycomm.core.exchange import gather_integers
-from arraycomm.core.log import log
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base import settings, threads
+from arraycomm.core.base.errors import DistBackendError, DistError, ResourceError
+from arraycomm.core.base.log import log
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.group.exchange import gather_integers
 
 from .declarations import CONSTANTS
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from arraycomm.core import registry
-from arraycomm.core.backend import Communicator, Watch
-from arraycomm.core.cuda.runtime import Runtime, runtime
-from arraycomm.core.dlpack import allocate
-from arraycomm.core.errors import DistBackendError, DistError
-from arraycomm.core.kinds import KINDS
-from arraycomm.core.rendezvous import Rendezvous
-from arraycomm.core.typed import Any
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.dlpack import allocate
+from arraycomm.core.arrays.types import DType
+from arraycomm.core.base.errors import DistBackendError, DistError
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap.rendezvous import Rendezvous
+from arraycomm.core.gpu.runtime import Runtime, runtime
+from arraycomm.core.interface import registry
+from arraycomm.core.interface.backend import Communicator, Watch
+from arraycomm.core.interface.kinds import KINDS
 
 from . import config
 from .canary import Canary

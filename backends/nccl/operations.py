@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from arraycomm.core.backend import Communicator, Work
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.cuda.staged import Staged
-from arraycomm.core.kinds import Kind
-from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.types import DeviceType, DType, ReduceOp
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.types import DeviceType, DType, ReduceOp
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.gpu.staged import Staged
+from arraycomm.core.interface.backend import Communicator, Work
+from arraycomm.core.interface.kinds import Kind
 
 from .declarations import version_text
 from .grouped import Grouped

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from arraycomm.core.cuda.runtime import Runtime
-from arraycomm.core.typed import Any
+from arraycomm.core.base.typed import Any
+from arraycomm.core.gpu.runtime import Runtime
 
 
 class _Answer(threading.local):

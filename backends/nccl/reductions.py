@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from arraycomm.core.record import Record
-from arraycomm.core.typed import TYPE_CHECKING
-from arraycomm.core.types import DType, ReduceOp
+from arraycomm.core.arrays.types import DType, ReduceOp
+from arraycomm.core.base.record import Record
+from arraycomm.core.base.typed import TYPE_CHECKING
 
 from .declarations import CONSTANTS
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 
-from arraycomm.core.arrays import current_streams
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.errors import DistError
-from arraycomm.core.typed import TYPE_CHECKING
+from arraycomm.core.arrays.arrays import current_streams
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.base.errors import DistError
+from arraycomm.core.base.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .flight import Flight
@@ -17,7 +17,7 @@ _STEP = 1e-4  # s between looks at an event: NCCL and CUDA offer nothing to slee
 
 
 class NcclWork:
-    """Follows arraycomm.core.backend.Work, but for wait(): without a timeout it does not block the host."""
+    """Follows arraycomm.core.interface.backend.Work, but for wait(): without a timeout it does not block the host."""
 
     __slots__ = ("_flight", "buffers", "deadline", "ended", "error", "event", "peer", "stream", "unordered", "what")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from arraycomm.core.rendezvous import Rendezvous
-from arraycomm.core.types import DeviceType
+from arraycomm.core.arrays.types import DeviceType
+from arraycomm.core.bootstrap.rendezvous import Rendezvous
 
 from . import peers
 from .communicator import SocketCommunicator
@@ -14,11 +14,11 @@ __all__ = ["SocketBackend", "SocketCommunicator"]
 
 
 class SocketBackend:
-    """Follows arraycomm.core.backend.Backend."""
+    """Follows arraycomm.core.interface.backend.Backend."""
 
     name = "socket"
     devices = frozenset((int(DeviceType.CPU), int(DeviceType.CUDA_HOST), int(DeviceType.ROCM_HOST)))
-    on_gpus = "arraycomm.core.cuda.staged:Staged"
+    on_gpus = "arraycomm.core.gpu.staged:Staged"
 
     def unavailable(self) -> str | None:
         return None  # the engine is compiled with the package

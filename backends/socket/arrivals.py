@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import time
 
-from arraycomm.core.auth import Hello, Purpose
-from arraycomm.core.record import Record
+from arraycomm.core.base.record import Record
+from arraycomm.core.bootstrap.auth import Hello, Purpose
 
 MOST = 1024
 

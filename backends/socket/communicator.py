@@ -8,15 +8,15 @@ import os
 from collections.abc import Sequence
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core import notice, settings
-from arraycomm.core.arguments import nanoseconds
-from arraycomm.core.backend import Watch
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.digest import sha256
-from arraycomm.core.errors import Aborted
-from arraycomm.core.log import log
-from arraycomm.core.printable import printable
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.base import notice, settings
+from arraycomm.core.base.digest import sha256
+from arraycomm.core.base.errors import Aborted
+from arraycomm.core.base.log import log
+from arraycomm.core.base.printable import printable
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.group.arguments import nanoseconds
+from arraycomm.core.interface.backend import Watch
 
 from ..communicator import EngineCommunicator, address
 from .endpoint import Endpoint
@@ -35,7 +35,7 @@ def wanted_algorithms() -> str:
     wanted = settings.get("ARRAYCOMM_ALGORITHM")
     if not wanted:
         return ""
-    from arraycomm.core import tuning  # here, as below: few ask for one
+    from arraycomm.core.interface import tuning  # here, as below: few ask for one
 
     known = tuning.names()
     for item in filter(None, wanted.split(",")):
@@ -126,7 +126,7 @@ class SocketCommunicator(EngineCommunicator):
         """An algorithm that was asked for and cannot run in this group."""
         if not algorithms or self.size == 1:
             return
-        from arraycomm.core import tuning
+        from arraycomm.core.interface import tuning
 
         for item in filter(None, algorithms.split(",")):
             operation, _, wanted = item.partition("=")

@@ -18,15 +18,15 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core import address as addresses_of
-from arraycomm.core import kernel, settings, threads
-from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
-from arraycomm.core.errors import DistNetworkError, PeerLost, ResourceError
-from arraycomm.core.log import log
-from arraycomm.core.notice import Notice
-from arraycomm.core.patience import grown
-from arraycomm.core.printable import printable
-from arraycomm.core.typed import Any
+from arraycomm.core.base import kernel, settings, threads
+from arraycomm.core.base.errors import DistNetworkError, PeerLost, ResourceError
+from arraycomm.core.base.log import log
+from arraycomm.core.base.notice import Notice
+from arraycomm.core.base.patience import grown
+from arraycomm.core.base.printable import printable
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap import address as addresses_of
+from arraycomm.core.bootstrap.auth import Acceptor, HandshakeBroken, Hello, Purpose
 
 from . import late, limits, local, peers, segment
 from .arrivals import Arrivals

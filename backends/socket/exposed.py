@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core.arguments import nanoseconds
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.errors import Aborted
-from arraycomm.core.types import DType, ReduceOp
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.types import DType, ReduceOp
+from arraycomm.core.base.errors import Aborted
+from arraycomm.core.group.arguments import nanoseconds
 
 
 class Exposed:
-    """See arraycomm.core.backend. Made by expose(), which all ranks call. Holds the memory: peers write to it until the end."""
+    """See core/interface/backend.py. Made by expose(), called by all ranks. Holds the memory: peers write to it until the end."""
 
     direct: Literal[True] = True
 

@@ -15,11 +15,11 @@ import threading
 from collections.abc import Sequence
 
 from arraycomm._engine import lib
-from arraycomm.core import settings, threads
-from arraycomm.core.auth import Hello, Purpose
-from arraycomm.core.backend import Watch
-from arraycomm.core.errors import DistNetworkError
-from arraycomm.core.typed import Any
+from arraycomm.core.base import settings, threads
+from arraycomm.core.base.errors import DistNetworkError
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap.auth import Hello, Purpose
+from arraycomm.core.interface.backend import Watch
 
 from . import late, peers, segment
 from .communicator import SocketCommunicator

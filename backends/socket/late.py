@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core.auth import HandshakeBroken, Purpose
-from arraycomm.core.log import log
-from arraycomm.core.printable import printable
-from arraycomm.core.record import Record
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.log import log
+from arraycomm.core.base.printable import printable
+from arraycomm.core.base.record import Record
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.bootstrap.auth import HandshakeBroken, Purpose
 
 from ..errors import describe
 

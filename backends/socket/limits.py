@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from arraycomm.core.errors import ResourceError
+from arraycomm.core.base.errors import ResourceError
 
 _NODE = 3  # epoll and two eventfds
 _ACCEPTOR = 3  # epoll, and a connection in each of two handshakes

@@ -10,11 +10,11 @@ import os
 import socket
 import time
 
-from arraycomm.core import settings
-from arraycomm.core.auth import Hello, persist
-from arraycomm.core.digest import sha256
-from arraycomm.core.patience import Patience
-from arraycomm.core.private import private_directories
+from arraycomm.core.base import settings
+from arraycomm.core.base.digest import sha256
+from arraycomm.core.base.patience import Patience
+from arraycomm.core.base.private import private_directories
+from arraycomm.core.bootstrap.auth import Hello, persist
 
 _LONGEST = 107  # bytes of a path in sockaddr_un
 _BACKLOG = 1024

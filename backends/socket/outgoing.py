@@ -7,10 +7,10 @@ import os
 import socket
 import threading
 
-from arraycomm.core import auth
-from arraycomm.core.address import from_here, is_loopback
-from arraycomm.core.auth import Hello, Purpose
-from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
+from arraycomm.core.base.errors import AuthFailed, DistNetworkError, ResourceError
+from arraycomm.core.bootstrap import auth
+from arraycomm.core.bootstrap.address import from_here, is_loopback
+from arraycomm.core.bootstrap.auth import Hello, Purpose
 
 from . import local
 from .peers import Peers

@@ -9,18 +9,18 @@ import struct
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from arraycomm.core import settings
-from arraycomm.core.errors import DistStoreError
-from arraycomm.core.gathering import CARDS, Gathering, sign, signed
-from arraycomm.core.printable import printable
-from arraycomm.core.record import Record
-from arraycomm.core.store.base import Store
-from arraycomm.core.typed import TYPE_CHECKING
+from arraycomm.core.base import settings
+from arraycomm.core.base.errors import DistStoreError
+from arraycomm.core.base.printable import printable
+from arraycomm.core.base.record import Record
+from arraycomm.core.base.typed import TYPE_CHECKING
+from arraycomm.core.bootstrap.gathering import CARDS, Gathering, sign, signed
+from arraycomm.core.bootstrap.store.base import Store
 
 from .. import processors
 
 if TYPE_CHECKING:
-    from arraycomm.core.tuning import Tuning
+    from arraycomm.core.interface.tuning import Tuning
 
 _CARD = "arraycomm rank 5"  # what a card starts with
 # Processes share memory and a Unix socket's path when they see the same of each; the network's is here because
@@ -155,7 +155,7 @@ class Peers:
 def tuning() -> Tuning | None:
     if not settings.get("ARRAYCOMM_TUNING"):
         return None
-    from arraycomm.core import tuning  # here: most have no selection file
+    from arraycomm.core.interface import tuning  # here: most have no selection file
 
     return tuning.current()
 

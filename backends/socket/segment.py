@@ -13,10 +13,10 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from arraycomm.core import kernel, settings
-from arraycomm.core.auth import Hello
-from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
-from arraycomm.core.log import log
+from arraycomm.core.base import kernel, settings
+from arraycomm.core.base.errors import AuthFailed, DistNetworkError, ResourceError
+from arraycomm.core.base.log import log
+from arraycomm.core.bootstrap.auth import Hello
 
 _RANK = struct.Struct("<I")
 _NAME = "arraycomm"  # of the memory files

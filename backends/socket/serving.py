@@ -7,15 +7,15 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core.arguments import nanoseconds
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.errors import Aborted
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.base.errors import Aborted
+from arraycomm.core.group.arguments import nanoseconds
 
 _kept: set[Serving] = set()  # the engine uses their memory until the group is closed
 
 
 class Serving:
-    """See arraycomm.core.backend. Made by serve(), which all ranks call."""
+    """See arraycomm.core.interface.backend. Made by serve(), which all ranks call."""
 
     direct: Literal[False] = False
 

@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterable, Sequence
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core.auth import Purpose
-from arraycomm.core.backend import Watch
-from arraycomm.core.errors import AuthFailed, DistNetworkError, GroupError
-from arraycomm.core.notice import Notice
-from arraycomm.core.typed import Any
+from arraycomm.core.base.errors import AuthFailed, DistNetworkError, GroupError
+from arraycomm.core.base.notice import Notice
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap.auth import Purpose
+from arraycomm.core.interface.backend import Watch
 
 from . import segment
 from .arrivals import Arrivals

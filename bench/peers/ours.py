@@ -17,14 +17,14 @@ _FORCED = ("records", "leader", "leaders")
 
 
 def _forced(way: str) -> dict[str, str]:
-    from arraycomm.core import tuning  # not before it is known that arraycomm is there
+    from arraycomm.core.interface import tuning  # not before it is known that arraycomm is there
 
     kinds = sorted({row.kind for row in tuning.rows() if row.name == way})
     return {"ARRAYCOMM_ALGORITHM": ",".join(f"{kind}={way}" for kind in kinds)}
 
 
 def _flat(size: int) -> dict[str, str]:
-    from arraycomm.core import tuning
+    from arraycomm.core.interface import tuning
 
     picks = [(kind, pick) for kind in tuning.operations() for pick in tuning.shipped(kind, "tcp", size)]
     return {"ARRAYCOMM_ALGORITHM": ",".join(f"{kind}={pick.name}" + ("" if pick.up_to is None else f":{pick.up_to}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import arraycomm
-from arraycomm.core.interface import HEADERS
+from arraycomm.core.interface.declarations import HEADERS
 
 HEAVY = ("numpy", "torch", "jax", "jaxlib", "cupy", "msgpack", "matplotlib", "rich", "ml_dtypes", "multiprocessing",
          "asyncio", "http", "ssl")

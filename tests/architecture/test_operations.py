@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from arraycomm.core.kinds import COLLECTIVES, KINDS, RECORDED
+from arraycomm.core.interface.kinds import COLLECTIVES, KINDS, RECORDED
 from arraycomm.distributed.hooks import _NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +41,7 @@ def test_python_has_no_other_list() -> None:
             if lists := list(_lists(path.read_text())):
                 found[name] = lists
     wrong = {name: lists for name, lists in found.items() if name not in REASONS and not name.startswith(PEERS)}
-    assert not wrong, "take them from arraycomm.core.kinds"
+    assert not wrong, "take them from arraycomm.core.interface.kinds"
     assert REASONS.keys() <= found.keys(), "a reason without a list"
 
 

@@ -19,9 +19,9 @@ from arraycomm._engine import Buffer
 from arraycomm.backends.socket import peers, segment
 from arraycomm.backends.socket.communicator import SocketCommunicator
 from arraycomm.backends.socket.endpoint import Endpoint
-from arraycomm.core.kinds import KINDS
-from arraycomm.core.store import FileStore
-from arraycomm.core.types import OPS, DType
+from arraycomm.core.arrays.types import OPS, DType
+from arraycomm.core.bootstrap.store import FileStore
+from arraycomm.core.interface.kinds import KINDS
 
 COUNT = 5000
 

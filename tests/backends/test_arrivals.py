@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from arraycomm.backends.socket import arrivals
-from arraycomm.core.auth import Hello, Purpose
+from arraycomm.core.bootstrap.auth import Hello, Purpose
 
 
 def test_arrivals_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core import window as core_window
+from arraycomm.core.group import window as core_window
 from tests.core.forked import names_the_fork
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from arraycomm.backends.socket import local, outgoing
 from arraycomm.backends.socket.endpoint import Endpoint
-from arraycomm.core.auth import HandshakeBroken, Purpose
-from arraycomm.core.errors import AuthFailed, DistError, DistNetworkError, PeerLost
+from arraycomm.core.base.errors import AuthFailed, DistError, DistNetworkError, PeerLost
+from arraycomm.core.bootstrap.auth import HandshakeBroken, Purpose
 
 from ..threads import at_once
 from .world import TRANSPORTS, over

@@ -8,8 +8,8 @@ import pytest
 
 from arraycomm._engine import ffi, lib
 from arraycomm.backends.errors import Translator
-from arraycomm.core import shapes
-from arraycomm.core.kinds import KINDS
+from arraycomm.core.group import shapes
+from arraycomm.core.interface.kinds import KINDS
 
 SIZE = 3
 

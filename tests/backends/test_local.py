@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from arraycomm.backends.socket import local, outgoing, peers
-from arraycomm.core import private
-from arraycomm.core.auth import Acceptor, Hello, Purpose
-from arraycomm.core.errors import DistNetworkError
+from arraycomm.core.base import private
+from arraycomm.core.base.errors import DistNetworkError
+from arraycomm.core.bootstrap.auth import Acceptor, Hello, Purpose
 
 HELLO = Hello("job", Purpose.CONTROL, 0, 1)
 

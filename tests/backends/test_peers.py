@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from arraycomm.backends.socket import peers
-from arraycomm.core.errors import AuthFailed, DistStoreError
-from arraycomm.core.gathering import sign
-from arraycomm.core.store import HashStore
+from arraycomm.core.base.errors import AuthFailed, DistStoreError
+from arraycomm.core.bootstrap.gathering import sign
+from arraycomm.core.bootstrap.store import HashStore
 
 SECRET = bytes(range(32))
 

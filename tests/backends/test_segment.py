@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from arraycomm.backends.socket import segment
-from arraycomm.core.auth import Hello, Purpose
-from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
+from arraycomm.core.base.errors import AuthFailed, DistNetworkError, ResourceError
+from arraycomm.core.bootstrap.auth import Hello, Purpose
 
 
 def _received(files: list[io.FileIO], size: int) -> io.FileIO:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from arraycomm.bench.peers.ours import VARIANTS, Contender
-from arraycomm.core import settings, tuning
+from arraycomm.core.base import settings
+from arraycomm.core.interface import tuning
 
 
 @pytest.mark.parametrize("way", VARIANTS)

@@ -12,8 +12,8 @@ import pytest
 from arraycomm.bench import tune, tune_choose, tune_table
 from arraycomm.bench.__main__ import main
 from arraycomm.bench.tune_choose import Cell, decide
-from arraycomm.core import tuning
-from arraycomm.core.tuning import Choice, Pick
+from arraycomm.core.interface import tuning
+from arraycomm.core.interface.tuning import Choice, Pick
 
 SIZES = (1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10)
 TABLE = (Pick("shared", 16 << 10), Pick("direct", None))

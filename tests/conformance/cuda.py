@@ -14,9 +14,9 @@ from typing import Any, cast
 import numpy as np
 
 import arraycomm
-from arraycomm.core.cuda import pieces, staged
-from arraycomm.core.dlpack import give_back, resolve_out
-from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout, DeviceError, DistError, PeerLost
+from arraycomm.core.arrays.dlpack import give_back, resolve_out
+from arraycomm.core.base.errors import CollectiveMismatch, CollectiveTimeout, DeviceError, DistError, PeerLost
+from arraycomm.core.gpu import pieces, staged
 from tests.standin import arrays
 
 from .data import contents, reduced

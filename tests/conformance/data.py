@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.types import DType
 
 from . import libraries
 

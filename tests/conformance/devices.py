@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 
 import arraycomm
-from arraycomm.core.cuda import area, kernels, reach, staged
-from arraycomm.core.errors import CollectiveMismatch, DistError
-from arraycomm.core.types import DType, reduce_op
+from arraycomm.core.arrays.types import DType, reduce_op
+from arraycomm.core.base.errors import CollectiveMismatch, DistError
+from arraycomm.core.gpu import area, kernels, reach, staged
 from tests.logged import logged
 from tests.standin import arrays
 

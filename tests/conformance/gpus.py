@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 import arraycomm
-from arraycomm.core.errors import DeviceError
+from arraycomm.core.base.errors import DeviceError
 from tests.standin import arrays
 
 from . import reductions as plain

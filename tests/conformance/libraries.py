@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.types import DType
 
 _NARROW = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"}
 DTYPES = {

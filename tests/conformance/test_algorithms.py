@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from arraycomm.core import tuning
+from arraycomm.core.interface import tuning
 
 from .worlds import Settings, World, only
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from arraycomm.core import tuning
-from arraycomm.core.tuning import Choice, Pick
+from arraycomm.core.interface import tuning
+from arraycomm.core.interface.tuning import Choice, Pick
 from arraycomm.launch.errors import ProcessRaisedException
 from arraycomm.launch.spawn import spawn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from arraycomm.core.kinds import KINDS
+from arraycomm.core.interface.kinds import KINDS
 
 from .worlds import Context
 

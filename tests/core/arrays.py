@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.types import DType
 
 DTYPES = list(DType)
 SUPPORTED = "supported are bool, int8, .*float8_e8m0fnu"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from arraycomm.core.cuda import runtime
+from arraycomm.core.gpu import runtime
 from tests.standin import arrays, build
 
 

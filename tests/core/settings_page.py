@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from arraycomm.core.settings import TABLE
+from arraycomm.core.base.settings import TABLE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 _HEAD = """# Settings

@@ -5,9 +5,9 @@ import struct
 
 import pytest
 
-from arraycomm.core import address
-from arraycomm.core.address import Interface
-from arraycomm.core.errors import DistNetworkError
+from arraycomm.core.base.errors import DistNetworkError
+from arraycomm.core.bootstrap import address
+from arraycomm.core.bootstrap.address import Interface
 
 from ..threads import at_once
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arraycomm.core import auth
-from arraycomm.core.auth import Acceptor, Hello, Purpose
-from arraycomm.core.errors import AuthFailed
-from arraycomm.core.handshake import HELLO_BYTES, TAG_BYTES, Check, ServerHandshake, bound, tag
-from arraycomm.core.patience import Patience
+from arraycomm.core.base.errors import AuthFailed
+from arraycomm.core.base.patience import Patience
+from arraycomm.core.bootstrap import auth
+from arraycomm.core.bootstrap.auth import Acceptor, Hello, Purpose
+from arraycomm.core.bootstrap.handshake import HELLO_BYTES, TAG_BYTES, Check, ServerHandshake, bound, tag
 
 SECRET = bytes(range(32))
 _closed = functools.partial(contextlib.suppress, ConnectionError)  # the other side ended the connection, maybe by a reset

@@ -1,4 +1,4 @@
-"""core/buckets.py: which arrays share a bucket."""
+"""core/group/buckets.py: which arrays share a bucket."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arraycomm.core.buckets import plan
+from arraycomm.core.group.buckets import plan
 
 
 def test_from_the_last_to_the_first() -> None:

@@ -9,9 +9,9 @@ import os
 import numpy as np
 import pytest
 
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.dlpack import adopt, allocate, overlaps, pack, resolve, resolve_out, wrap
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.dlpack import adopt, allocate, overlaps, pack, resolve, resolve_out, wrap
+from arraycomm.core.arrays.types import DType
 
 from ..threads import at_once
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import arraycomm
-from arraycomm.core.store import HashStore
+from arraycomm.core.bootstrap.store import HashStore
 
 from ..engine.compiling import COMPILER
 

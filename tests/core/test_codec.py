@@ -31,7 +31,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import arraycomm
-from arraycomm.core import codec, codec_keys, codec_types
+from arraycomm.core.arrays import codec, codec_keys, codec_types
 
 EXACT: list[Any] = [None, True, False, 0, -1, 2**63, 2**64, -(2**70), 1.5, float("inf"), -0.0, 1 + 2j, "", "é\ud800", b"", b"\0x",
                     [], [1, [2, [3]]], (), (1, ((2,), "a")), {}, {"a": 1, 2: [3], (4, 5): None, b"k": {1}}, set(), {1, "a"},
@@ -202,7 +202,7 @@ def test_exceptions_arrive_as_what_they_said() -> None:
     found = there_and_back([KeyError("x"), arraycomm.PeerLost("gone", ranks=(1,)), arraycomm.RemoteError("a.B", "c"), Failure()])
     assert all(type(one) is arraycomm.RemoteError for one in found)
     assert [(one.type_name, one.text) for one in found] == [
-        ("KeyError", "'x'"), ("arraycomm.core.errors.PeerLost", "gone"), ("a.B", "c"),
+        ("KeyError", "'x'"), ("arraycomm.core.base.errors.PeerLost", "gone"), ("a.B", "c"),
         (f"{__name__}.Failure", "(its text could not be made: RuntimeError)")]
     assert str(found[0]) == "KeyError: 'x'"
 
@@ -246,7 +246,7 @@ def test_bytes_import_nothing() -> None:
     """What needs a library or a module that the receiver has not imported is an error that names it, and it stays so."""
     objs = {"numpy": np.ones(1), "torch": torch.ones(1), "torch.nn": torch.nn.Parameter(torch.ones(1)), "jax": jnp.ones(1),
             "http": http.HTTPStatus.OK, "torch ": torch.float32}
-    program = ("import sys\nfrom arraycomm.core import codec\n"
+    program = ("import sys\nfrom arraycomm.core.arrays import codec\n"
                f"for name, data in {[(name.strip(), codec.encode([obj])) for name, obj in objs.items()]!r}:\n"
                "    try:\n        codec.decode(data)\n    except ImportError as error:\n"
                "        assert f'import {name} before' in str(error), error\n"

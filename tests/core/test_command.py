@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from arraycomm.core.command import CLOSED, command
+from arraycomm.core.base.command import CLOSED, command
 
 COMMANDS = {
     "info": ["arraycomm.info"],
@@ -48,7 +48,7 @@ def test_a_connection_of_its_own_is_told():
 
 FAILING = """
 import sys
-from arraycomm.core.command import command
+from arraycomm.core.base.command import command
 
 @command
 def main():

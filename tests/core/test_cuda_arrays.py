@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core import arguments
-from arraycomm.core import arrays as core_arrays
-from arraycomm.core.arrays import landing
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.cuda import runtime as runtime_module
-from arraycomm.core.cuda.lane import Lane
-from arraycomm.core.cuda.memory import allocate_on
-from arraycomm.core.cuda.runtime import runtime
-from arraycomm.core.dlpack import adopt, allocate, give_back, resolve, resolve_out, wrap
-from arraycomm.core.errors import DeviceError, DistBackendError, ImmutableOutput, ResourceError
-from arraycomm.core.joined import duplicate
-from arraycomm.core.types import DType
+from arraycomm.core.arrays import arrays as core_arrays
+from arraycomm.core.arrays.arrays import landing
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.dlpack import adopt, allocate, give_back, resolve, resolve_out, wrap
+from arraycomm.core.arrays.joined import duplicate
+from arraycomm.core.arrays.types import DType
+from arraycomm.core.base.errors import DeviceError, DistBackendError, ImmutableOutput, ResourceError
+from arraycomm.core.gpu import runtime as runtime_module
+from arraycomm.core.gpu.lane import Lane
+from arraycomm.core.gpu.memory import allocate_on
+from arraycomm.core.gpu.runtime import runtime
+from arraycomm.core.group import arguments
 from arraycomm.distributed.arguments import written
 from tests.standin import arrays
 
@@ -197,7 +197,7 @@ def test_a_captured_stream_is_refused_before_memory_is_asked_for(cuda: arrays.Cu
     with arrays.as_cupy() as kind:
         for x in (arrays.asarray([1.0], kind=kind), arrays.asarray([1.0], kind=arrays.Frozen)):
             buffer = resolve(x)
-            for name in ("core.arrays.empty_like", "core.cuda.memory.allocate_on"):
+            for name in ("core.arrays.arrays.empty_like", "core.gpu.memory.allocate_on"):
                 monkeypatch.setattr(f"arraycomm.{name}", None)
             cuda.tell("standin_capture", buffer.stream)
             with pytest.raises(DeviceError, match="CUDA graph"):
@@ -242,7 +242,7 @@ def test_memory_that_is_about_to_be_free_is_waited_for(cuda: arrays.Cuda, monkey
     made = destination(x, (100,)).array()
     arrays.compute(go_on.wait, runtime().stream(0))
     del made
-    monkeypatch.setattr("arraycomm.core.cuda.memory.give_back", lambda: (go_on.set(), give_back()))
+    monkeypatch.setattr("arraycomm.core.gpu.memory.give_back", lambda: (go_on.set(), give_back()))
     cuda.tell("standin_fail", b"cudaMalloc", 1, 2)
     assert destination(x, (100,)).buffer.count == 100
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from arraycomm.core.cuda.facts import facts
-from arraycomm.core.cuda.runtime import NO_DRIVER, Runtime, runtime, unavailable
+from arraycomm.core.gpu.facts import facts
+from arraycomm.core.gpu.runtime import NO_DRIVER, Runtime, runtime, unavailable
 from tests.standin import arrays, build
 
 pytestmark = pytest.mark.usefixtures("cuda")

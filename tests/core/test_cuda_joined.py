@@ -8,10 +8,10 @@ import weakref
 import numpy as np
 import pytest
 
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.dlpack import resolve
-from arraycomm.core.joined import copy, joined, target
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.dlpack import resolve
+from arraycomm.core.arrays.joined import copy, joined, target
+from arraycomm.core.arrays.types import DType
 from tests.standin import arrays
 
 pytestmark = pytest.mark.usefixtures("cuda")

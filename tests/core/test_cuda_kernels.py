@@ -11,12 +11,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from arraycomm.core.cuda import kernels
-from arraycomm.core.cuda.runtime import runtime
-from arraycomm.core.dlpack import resolve
-from arraycomm.core.errors import DistBackendError
-from arraycomm.core.local import reduce_into
-from arraycomm.core.types import OPS, DType, ReduceOp, premul_sum
+from arraycomm.core.arrays.dlpack import resolve
+from arraycomm.core.arrays.types import OPS, DType, ReduceOp, premul_sum
+from arraycomm.core.base.errors import DistBackendError
+from arraycomm.core.gpu import kernels
+from arraycomm.core.gpu.runtime import runtime
+from arraycomm.core.group.local import reduce_into
 from tests.standin import arrays
 
 OPERATIONS = [*dict.fromkeys(OPS.values()), premul_sum(0.1), premul_sum(-3)]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.cuda import pieces, pinned
-from arraycomm.core.cuda.staged import Staged
-from arraycomm.core.dlpack import resolve, resolve_out
-from arraycomm.core.kinds import KINDS
-from arraycomm.core.types import reduce_op
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.dlpack import resolve, resolve_out
+from arraycomm.core.arrays.types import reduce_op
+from arraycomm.core.gpu import pieces, pinned
+from arraycomm.core.gpu.staged import Staged
+from arraycomm.core.interface.kinds import KINDS
 from tests.standin import arrays
 
 _PIECES, _DOWN, _UP = 7, 2, 1

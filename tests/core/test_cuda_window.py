@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arraycomm.core.window import Window
+from arraycomm.core.group.window import Window
 from tests.dist2.groups import on_ranks
 from tests.standin import arrays
 

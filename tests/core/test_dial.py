@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from arraycomm.core.dial import dial
-from arraycomm.core.patience import Patience
+from arraycomm.core.base.patience import Patience
+from arraycomm.core.bootstrap.dial import dial
 
 LIMIT = 30.0  # s
 _ASKING = "02"  # a connection's state in /proc/net/tcp: its first packet was sent, and not answered

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arraycomm.core import digest
+from arraycomm.core.base import digest
 
 
 @given(st.binary(max_size=200), st.binary(max_size=300))

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core.dlpack import allocate, pack, resolve, resolve_out, wrap
-from arraycomm.core.opaque import readable, writable
-from arraycomm.core.store import HashStore
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.dlpack import allocate, pack, resolve, resolve_out, wrap
+from arraycomm.core.arrays.opaque import readable, writable
+from arraycomm.core.arrays.types import DType
+from arraycomm.core.bootstrap.store import HashStore
 
 from .arrays import SUPPORTED, bits
 
@@ -225,7 +225,7 @@ def test_library_with_a_namespace() -> None:
 
 def test_importing_loads_no_framework() -> None:
     code = (
-        "import sys; import arraycomm.core.dlpack as d; d.resolve(b'abc'); "
+        "import sys; import arraycomm.core.arrays.dlpack as d; d.resolve(b'abc'); "
         "print(sorted({'numpy', 'torch', 'jax', 'ml_dtypes'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

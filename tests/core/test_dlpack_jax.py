@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from arraycomm.core.dlpack import allocate, pack, resolve, resolve_out, wrap
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.dlpack import allocate, pack, resolve, resolve_out, wrap
+from arraycomm.core.arrays.types import DType
 
 from .arrays import DTYPES, SUPPORTED, bits, sample
 
@@ -75,7 +75,7 @@ def test_jax_without_64_bits() -> None:
 MANY_DEVICES = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from arraycomm.core.dlpack import pack, resolve, wrap
+from arraycomm.core.arrays.dlpack import pack, resolve, wrap
 mesh = jax.make_mesh((2,), ("x",))
 for spec in (PartitionSpec("x"), PartitionSpec()):
     try:

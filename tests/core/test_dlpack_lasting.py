@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from arraycomm.core.dlpack import pack, resolve, resolve_out, wrap
+from arraycomm.core.arrays.dlpack import pack, resolve, resolve_out, wrap
 
 from ..threads import at_once
 from .arrays import bits

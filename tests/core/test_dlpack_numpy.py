@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arraycomm.core.dlpack import pack, resolve, resolve_out, wrap
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.dlpack import pack, resolve, resolve_out, wrap
+from arraycomm.core.arrays.types import DType
 
 from .arrays import DTYPES, SUPPORTED, bits, numpy_dtype, sample
 
@@ -56,7 +56,7 @@ def test_results_have_numpys_own_dtype(name: str) -> None:
     code = (f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
             "import numpy as np\n"
             "from tests.core.test_dlpack_numpy import foreign_dtypes\n"
-            "from arraycomm.core.dlpack import pack, resolve, wrap\n"
+            "from arraycomm.core.arrays.dlpack import pack, resolve, wrap\n"
             f"for dtype in [*foreign_dtypes({name!r}), np.dtype({name!r})]:\n"
             "    x = np.ones(3, dtype)\n"
             f"    assert wrap(pack(x), x).dtype is np.dtype({name!r}), dtype\n"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from arraycomm.core.dlpack import pack, resolve, resolve_out, wrap
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.dlpack import pack, resolve, resolve_out, wrap
+from arraycomm.core.arrays.types import DType
 
 from .arrays import DTYPES, SUPPORTED
 
@@ -83,7 +83,7 @@ def test_torch_functions_are_called_where_they_are_as_expected() -> None:
     program = f"""
 import os, pytest, torch
 def judge(sample, bits, fields):
-    from arraycomm.core import arrays
+    from arraycomm.core.arrays import arrays
     class Other(torch.Tensor):
         is_conj = lambda self: True  # what the function says otherwise
     samples, byte, asked = arrays.torch_samples(), arrays.torch_byte, []

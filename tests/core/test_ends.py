@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from arraycomm.core import ends
-from arraycomm.core.errors import PeerLost
-from arraycomm.core.gathering import MEET, Gathering
-from arraycomm.core.store import HashStore, PrefixStore
+from arraycomm.core.base.errors import PeerLost
+from arraycomm.core.bootstrap import ends
+from arraycomm.core.bootstrap.gathering import MEET, Gathering
+from arraycomm.core.bootstrap.store import HashStore, PrefixStore
 
 PLACE, HOW = "host a, pid 7", "was killed by SIGKILL"
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core.errors import counted_in
-from arraycomm.core.gathering import MEET, Gathering
-from arraycomm.core.store import HashStore
+from arraycomm.core.base.errors import counted_in
+from arraycomm.core.bootstrap.gathering import MEET, Gathering
+from arraycomm.core.bootstrap.store import HashStore
 
 from ..threads import at_once
 

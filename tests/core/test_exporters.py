@@ -15,7 +15,7 @@ import pytest
 import tvm_ffi
 
 import arraycomm
-from arraycomm.core.dlpack import pack, resolve, resolve_out
+from arraycomm.core.arrays.dlpack import pack, resolve, resolve_out
 
 from .arrays import bits
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core import registry
-from arraycomm.core.backend import Communicator
-from arraycomm.core.errors import DistStoreError
-from arraycomm.core.rendezvous import Rendezvous
-from arraycomm.core.store import HashStore, PrefixStore
+from arraycomm.core.base.errors import DistStoreError
+from arraycomm.core.bootstrap.rendezvous import Rendezvous
+from arraycomm.core.bootstrap.store import HashStore, PrefixStore
+from arraycomm.core.interface import registry
+from arraycomm.core.interface.backend import Communicator
 from arraycomm.frameworks import jax as comm
 
 from ..threads import at_once

@@ -1,4 +1,4 @@
-"""core/gradients.py: GradientReducer, on several ranks."""
+"""core/group/gradients.py: GradientReducer, on several ranks."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arraycomm.core.dlpack import resolve, resolve_out
-from arraycomm.core.joined import joined, target, update
-from arraycomm.core.local import reduce_into
+from arraycomm.core.arrays.dlpack import resolve, resolve_out
+from arraycomm.core.arrays.joined import joined, target, update
+from arraycomm.core.group.local import reduce_into
 
 
 def test_slices_of_one_array_need_no_copy() -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import arraycomm
-from arraycomm.core import arguments
+from arraycomm.core.group import arguments
 
 DTYPES = ("int8", "uint8", "bool", "int16", "uint64", "float16", "float32", "float64", "complex64")
 SHAPES = ((), (0,), (1,), (5,), (7,), (2, 3), (3, 2), (2, 1, 2, 1, 3), (1, 2, 1, 2, 1, 3), (1, 2, 1, 2, 1, 5),

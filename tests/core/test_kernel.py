@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from arraycomm.core import kernel
+from arraycomm.core.base import kernel
 
 OLD = """
 import fcntl, os

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from arraycomm.core.environment import detect, unknown_rank
-from arraycomm.core.rendezvous import rendezvous
+from arraycomm.core.bootstrap.environment import detect, unknown_rank
+from arraycomm.core.bootstrap.rendezvous import rendezvous
 
 from ..logged import logged
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from arraycomm.core.log import log
+from arraycomm.core.base.log import log
 
 
 def test_it_is_a_logger() -> None:

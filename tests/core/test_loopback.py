@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from arraycomm.core import loopback
+from arraycomm.core.bootstrap import loopback
 
 WAYS = pytest.mark.parametrize("way", [loopback._by_netlink, loopback._by_table])
 Way = Callable[[socket.socket], "int | None"]

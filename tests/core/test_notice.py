@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import arraycomm.distributed as dist
-from arraycomm.core import ends
-from arraycomm.core.errors import DistStoreError, PeerLost
-from arraycomm.core.rendezvous import rendezvous
-from arraycomm.core.store import FileStore, HashStore, Store, TCPStore
+from arraycomm.core.base.errors import DistStoreError, PeerLost
+from arraycomm.core.bootstrap import ends
+from arraycomm.core.bootstrap.rendezvous import rendezvous
+from arraycomm.core.bootstrap.store import FileStore, HashStore, Store, TCPStore
 from tests.threads import at_once
 
 LIMIT = timedelta(seconds=60)  # ends what hangs

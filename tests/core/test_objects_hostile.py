@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core import codec, objects
-from arraycomm.core.store import HashStore
+from arraycomm.core.arrays import codec
+from arraycomm.core.bootstrap.store import HashStore
+from arraycomm.core.group import objects
 
 from ..threads import at_once
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import arraycomm
-from arraycomm.core import opaque
-from arraycomm.core.dlpack import allocate
-from arraycomm.core.types import DType
+from arraycomm.core.arrays import opaque
+from arraycomm.core.arrays.dlpack import allocate
+from arraycomm.core.arrays.types import DType
 
 POINT = np.dtype([("x", "<i4"), ("at", "M8[ms]"), ("name", "S3"), ("grid", ">f4", (2, 2))])
 PADDED = np.dtype([("a", "i1"), ("b", "f8")], align=True)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import arraycomm
-from arraycomm.core.store import HashStore
+from arraycomm.core.bootstrap.store import HashStore
 
 VALUES: tuple[Any, ...] = (None, True, False, 0, 1, -1, 2**31, 2**63, 2**70, 0.0, 1.5, -0.5, float("nan"), float("inf"), "", "0",
                            "sum", "max", "stack", "list", b"0", np.int32(0), np.uint64(1), np.float32(0), np.bool_(True),

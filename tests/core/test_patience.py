@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from arraycomm.core import auth
-from arraycomm.core.handshake import ServerHandshake
-from arraycomm.core.patience import Patience
+from arraycomm.core.base.patience import Patience
+from arraycomm.core.bootstrap import auth
+from arraycomm.core.bootstrap.handshake import ServerHandshake
 
 DEADLINE = 0.6  # s of the client
 SECRET = bytes(range(32))
@@ -23,7 +23,7 @@ LIMIT = 30.0  # s
 
 _CLIENT = f"""
 import os, signal, socket, sys
-from arraycomm.core import auth
+from arraycomm.core.bootstrap import auth
 real = socket.getaddrinfo
 def stopped_first(*arguments, **options):
     socket.getaddrinfo = real

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core.errors import PeerLost
-from arraycomm.core.gathering import MEET, Gathering
-from arraycomm.core.printable import printable
-from arraycomm.core.store import HashStore
-from arraycomm.core.store.table import BAD_REQUEST, failure
+from arraycomm.core.base.errors import PeerLost
+from arraycomm.core.base.printable import printable
+from arraycomm.core.bootstrap.gathering import MEET, Gathering
+from arraycomm.core.bootstrap.store import HashStore
+from arraycomm.core.bootstrap.store.table import BAD_REQUEST, failure
 
 HOSTILE = "\x1b]0;owned\x07\r\nCRITICAL forged\x9b31m\u202e"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from arraycomm.core.errors import DistNetworkError
-from arraycomm.core.private import private_directories, private_directory
+from arraycomm.core.base.errors import DistNetworkError
+from arraycomm.core.base.private import private_directories, private_directory
 
 NAME = f"arraycomm-{os.geteuid()}"
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from arraycomm.core.record import Record
+from arraycomm.core.base.record import Record
 
 
 class Place(Record):

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from arraycomm.core import ends, environment
-from arraycomm.core.environment import Place, detect, first_host
-from arraycomm.core.errors import AuthFailed, DistStoreError, PeerLost
-from arraycomm.core.rendezvous import Rendezvous, announced, rendezvous
-from arraycomm.core.store import HashStore, PrefixStore, TCPStore
+from arraycomm.core.base.errors import AuthFailed, DistStoreError, PeerLost
+from arraycomm.core.bootstrap import ends, environment
+from arraycomm.core.bootstrap.environment import Place, detect, first_host
+from arraycomm.core.bootstrap.rendezvous import Rendezvous, announced, rendezvous
+from arraycomm.core.bootstrap.store import HashStore, PrefixStore, TCPStore
 
 from ..ports import free_port
 from ..threads import at_once

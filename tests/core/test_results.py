@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.store import HashStore
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.bootstrap.store import HashStore
 from tests.standin import arrays
 
 from .test_dlpack import Producer

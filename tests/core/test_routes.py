@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from arraycomm.core import registry
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.errors import DeviceError
-from arraycomm.core.routes import Route, Routes
-from arraycomm.core.types import DEVICE_TYPES
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.types import DEVICE_TYPES
+from arraycomm.core.base.errors import DeviceError
+from arraycomm.core.group.routes import Route, Routes
+from arraycomm.core.interface import registry
 
 CPU, CUDA, ROCM, XPU = 1, 2, 10, 14
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from arraycomm.core import secret
-from arraycomm.core.errors import AuthFailed, ResourceError
+from arraycomm.core.base.errors import AuthFailed, ResourceError
+from arraycomm.core.bootstrap import secret
 
 
 def test_from_the_variable() -> None:
@@ -120,7 +120,7 @@ def test_through_a_descriptor() -> None:
     assert secret.find(environ) == value == secret.find(environ)
     with pytest.raises(OSError):
         os.write(descriptor, b"changed")
-    program = "from arraycomm.core import secret; print(secret.find().hex())"
+    program = "from arraycomm.core.bootstrap import secret; print(secret.find().hex())"
     child = subprocess.run([sys.executable, "-c", program], env={**os.environ, **environ}, pass_fds=[descriptor],
                            capture_output=True, text=True, timeout=20, check=True)
     assert child.stdout.strip() == value.hex()

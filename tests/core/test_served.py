@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core import served
-from arraycomm.core.window import Window
+from arraycomm.core.group import served
+from arraycomm.core.group.window import Window
 from tests.dist2.groups import on_ranks
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import arraycomm
 from arraycomm.backends.socket import peers
-from arraycomm.core import settings
+from arraycomm.core.base import settings
 
 from .settings_page import PAGE, page
 

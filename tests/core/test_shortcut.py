@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core import arrays, watch
-from arraycomm.core.dlpack import allocate, wrap
+from arraycomm.core.arrays import arrays
+from arraycomm.core.arrays.dlpack import allocate, wrap
+from arraycomm.core.diagnostics import watch
 
 
 @pytest.fixture

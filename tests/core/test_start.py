@@ -1,4 +1,4 @@
-"""core/start.py: what init() refuses before it meets anybody, and how long it may be told to wait."""
+"""core/group/start.py: what init() refuses before it meets anybody, and how long it may be told to wait."""
 
 from __future__ import annotations
 

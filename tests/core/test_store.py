@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arraycomm.core.errors import DistStoreError, QueueEmptyError, ResourceError
-from arraycomm.core.store import FileStore, HashStore, PrefixStore, Store, TCPStore, TorchStore
+from arraycomm.core.base.errors import DistStoreError, QueueEmptyError, ResourceError
+from arraycomm.core.bootstrap.store import FileStore, HashStore, PrefixStore, Store, TCPStore, TorchStore
 
 from ..threads import at_once
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from arraycomm.core.errors import DistStoreError
-from arraycomm.core.store import FileStore
-from arraycomm.core.store import file as implementation
-from arraycomm.core.store.table import Op, encode
+from arraycomm.core.base.errors import DistStoreError
+from arraycomm.core.bootstrap.store import FileStore
+from arraycomm.core.bootstrap.store import file as implementation
+from arraycomm.core.bootstrap.store.table import Op, encode
 
 from ..threads import at_once
 from .forked import refused_after_fork
@@ -24,7 +24,7 @@ SHORT = timedelta(milliseconds=300)
 PROGRAM = """
 import sys, os, time
 from datetime import timedelta
-from arraycomm.core.store import FileStore
+from arraycomm.core.bootstrap.store import FileStore
 store = FileStore(sys.argv[1], int(sys.argv[2]), timedelta(seconds=20))
 """
 
@@ -199,7 +199,7 @@ def test_no_space_for_real(tmp_path: Path) -> None:
 
 def test_stopped_holder_is_told(path: Path) -> None:
     """A process that is stopped while it holds the lock must not hang the others for ever."""
-    body = ("import fcntl; from arraycomm.core.store import file\n"
+    body = ("import fcntl; from arraycomm.core.bootstrap.store import file\n"
             "file._lock(store._descriptor, fcntl.F_WRLCK, file._LOG_BYTE); print('held', flush=True); time.sleep(60)")
     holder = run(path, 1, body)
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"

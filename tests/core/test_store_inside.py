@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from arraycomm.core.auth import Hello, Purpose
-from arraycomm.core.store import TCPStore, inside
+from arraycomm.core.bootstrap.auth import Hello, Purpose
+from arraycomm.core.bootstrap.store import TCPStore, inside
 
 from ..ports import free_port
 

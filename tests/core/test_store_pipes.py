@@ -15,16 +15,16 @@ from datetime import timedelta
 
 import pytest
 
-from arraycomm.core.auth import Hello, Purpose
-from arraycomm.core.errors import DistStoreError
-from arraycomm.core.store import TCPStore, inside
-from arraycomm.core.store.table import POSTED, Op, decode, encode
+from arraycomm.core.base.errors import DistStoreError
+from arraycomm.core.bootstrap.auth import Hello, Purpose
+from arraycomm.core.bootstrap.store import TCPStore, inside
+from arraycomm.core.bootstrap.store.table import POSTED, Op, decode, encode
 
 PIPES = 14
 OK, BAD_REQUEST = 0, 2
 SERVER = """
 import resource, sys
-from arraycomm.core.store import TCPStore
+from arraycomm.core.bootstrap.store import TCPStore
 if {limit}:
     resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
 store = TCPStore("127.0.0.1", 0, is_master=True, secret=b"s")
@@ -106,7 +106,7 @@ def test_more_posted_than_a_pipe_holds(master: TCPStore) -> None:
 
 
 def test_what_was_posted_arrives_although_the_client_is_killed(master: TCPStore) -> None:
-    program = ("import os, signal, sys\nfrom arraycomm.core.store import TCPStore\n"
+    program = ("import os, signal, sys\nfrom arraycomm.core.bootstrap.store import TCPStore\n"
                "store = TCPStore('127.0.0.1', int(sys.argv[1]), secret=b's')\n"
                "for number in range(700):\n    store.set(f'{number}', 'v')\n"
                "os.kill(os.getpid(), signal.SIGKILL)")
@@ -117,8 +117,8 @@ def test_what_was_posted_arrives_although_the_client_is_killed(master: TCPStore)
 def test_sigpipe_does_not_kill() -> None:
     """A program may have given the signal its default back, as tools in a shell's pipeline do."""
     process, port = serve()
-    program = ("import signal, sys, time\nfrom arraycomm.core.store import TCPStore\n"
-               "from arraycomm.core.errors import DistStoreError\n"
+    program = ("import signal, sys, time\nfrom arraycomm.core.bootstrap.store import TCPStore\n"
+               "from arraycomm.core.base.errors import DistStoreError\n"
                "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
                "store = TCPStore('127.0.0.1', int(sys.argv[1]), secret=b's')\n"
                "print(flush=True)\nsys.stdin.readline()\n"

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arraycomm.core import auth
-from arraycomm.core.auth import Hello, Purpose
-from arraycomm.core.errors import AuthFailed, DistNetworkError, DistStoreError, ResourceError
-from arraycomm.core.store import PrefixStore, TCPStore
-from arraycomm.core.store.connections import StoreClosed
-from arraycomm.core.store.table import MAX_FRAME, POSTED, Op, decode, encode, frame_size
+from arraycomm.core.base.errors import AuthFailed, DistNetworkError, DistStoreError, ResourceError
+from arraycomm.core.bootstrap import auth
+from arraycomm.core.bootstrap.auth import Hello, Purpose
+from arraycomm.core.bootstrap.store import PrefixStore, TCPStore
+from arraycomm.core.bootstrap.store.connections import StoreClosed
+from arraycomm.core.bootstrap.store.table import MAX_FRAME, POSTED, Op, decode, encode, frame_size
 
 from ..threads import at_once
 from .forked import refused_after_fork
@@ -262,7 +262,7 @@ def test_server_death_is_told_at_once(master: TCPStore) -> None:
 
 
 def test_killed_server_process() -> None:
-    program = ("from arraycomm.core.store import TCPStore\nimport sys\n"
+    program = ("from arraycomm.core.bootstrap.store import TCPStore\nimport sys\n"
                "s = TCPStore('127.0.0.1', 0, is_master=True)\nprint(s.port, flush=True)\nsys.stdin.read()")
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
     assert process.stdout is not None

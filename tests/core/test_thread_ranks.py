@@ -18,7 +18,7 @@ import pytest
 
 import arraycomm
 from arraycomm import run
-from arraycomm.core.window import Window
+from arraycomm.core.group.window import Window
 
 
 def _left() -> tuple[int, set[str]]:

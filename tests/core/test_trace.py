@@ -19,11 +19,11 @@ import pytest
 import arraycomm
 from arraycomm import trace
 from arraycomm._engine import TraceFile
-from arraycomm.core import settings
-from arraycomm.core import trace as core_trace
-from arraycomm.core.kinds import RECORDED
-from arraycomm.core.store import HashStore
-from arraycomm.core.watch import Watched, Watcher, attach, detach
+from arraycomm.core.base import settings
+from arraycomm.core.bootstrap.store import HashStore
+from arraycomm.core.diagnostics import trace as core_trace
+from arraycomm.core.diagnostics.watch import Watched, Watcher, attach, detach
+from arraycomm.core.interface.kinds import RECORDED
 from arraycomm.trace_flows import flows
 
 RANKS = 2

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from arraycomm.core import tuning
-from arraycomm.core.tuning import Choice, Pick
+from arraycomm.core.interface import tuning
+from arraycomm.core.interface.tuning import Choice, Pick
 
 MACHINE = {"cpu": "a cpu", "cores": 2, "date": "2026-01-02", "arraycomm": "0.1.0"}
 WHOLE = (Pick("whole", 4096), Pick("sliced", None))

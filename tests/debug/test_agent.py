@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 import arraycomm
-from arraycomm.core.store import HashStore
-from arraycomm.core.watch import attach, detach
+from arraycomm.core.bootstrap.store import HashStore
+from arraycomm.core.diagnostics.watch import attach, detach
 from arraycomm.debug import start_debug_server
 from arraycomm.debug.agent import Agent
 from arraycomm.debug.board import Board
@@ -118,7 +118,7 @@ def test_who_waits_for_an_asynchronous_operation_is_in_it(group: arraycomm.Group
 FORKING = """
 import os, sys
 import arraycomm
-from arraycomm.core.store import HashStore
+from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.debug import start_debug_server
 
 group = arraycomm.init(store=HashStore(), rank=0, world_size=1)

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core.kinds import RECORDED
-from arraycomm.core.store import HashStore
-from arraycomm.core.watch import Watcher, attach
+from arraycomm.core.bootstrap.store import HashStore
+from arraycomm.core.diagnostics.watch import Watcher, attach
+from arraycomm.core.interface.kinds import RECORDED
 from arraycomm.debug import board as boards
 from arraycomm.debug.board import BUCKETS, CLASSES, DONE, ERROR_SHIFT, FAILED, OPERATION_SHIFT, RECORDS, TEXT_BYTES, Board
 from arraycomm.debug.recorder import Recorder

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core.store import HashStore
-from arraycomm.core.watch import Watched, attach
+from arraycomm.core.bootstrap.store import HashStore
+from arraycomm.core.diagnostics.watch import Watched, attach
 from arraycomm.debug.board import ASYNCHRONOUS, DONE, FAILED, LINKS, Board
 from arraycomm.debug.recorder import Recorder
 
@@ -80,7 +80,7 @@ CLOSED_MEANWHILE = """
 import time
 import numpy as np
 import arraycomm
-from arraycomm.core.store import HashStore
+from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.debug.board import ASYNCHRONOUS, Board
 from arraycomm.debug.recorder import Recorder
 

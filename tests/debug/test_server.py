@@ -15,7 +15,7 @@ import pytest
 
 import arraycomm
 from arraycomm import debug
-from arraycomm.core.store import HashStore
+from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.debug import server as servers
 from arraycomm.debug import start_debug_server
 from arraycomm.debug.server import Server

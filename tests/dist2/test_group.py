@@ -12,7 +12,7 @@ import pytest
 import arraycomm
 import arraycomm.distributed as dist
 from arraycomm import dist2
-from arraycomm.core.kinds import RECORDED
+from arraycomm.core.interface.kinds import RECORDED
 from arraycomm.distributed.hooks import _NAMES
 from tests.threads import at_once
 

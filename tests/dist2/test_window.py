@@ -20,7 +20,7 @@ import pytest
 
 import arraycomm
 from arraycomm import dist2
-from arraycomm.core import served
+from arraycomm.core.group import served
 
 from .groups import LIMIT, on_ranks, open_group
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import arraycomm.distributed as dist
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.types import DeviceType, DType
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.types import DeviceType, DType
 
 from .checks import Library, check, same
 from .object_checks import refused

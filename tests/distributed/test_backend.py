@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import arraycomm.distributed as dist
-from arraycomm.core.group import Group
-from arraycomm.core.registry import get
-from arraycomm.core.rendezvous import Rendezvous
-from arraycomm.core.store import HashStore
+from arraycomm.core.bootstrap.rendezvous import Rendezvous
+from arraycomm.core.bootstrap.store import HashStore
+from arraycomm.core.group.group import Group
+from arraycomm.core.interface.registry import get
 from arraycomm.distributed import Backend, BackendConfig
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import arraycomm
 import arraycomm.distributed as dist
-from arraycomm.core.watch import Call
+from arraycomm.core.diagnostics.watch import Call
 from arraycomm.distributed import collective_utils, distributed_c10d, profiling
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import arraycomm
 import arraycomm.distributed as dist
-from arraycomm.core.store import HashStore
+from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.distributed import consistency, debug
 
 LIMIT = 60

@@ -13,7 +13,7 @@ import pytest
 
 import arraycomm
 import arraycomm.distributed as dist
-from arraycomm.core.store import HashStore
+from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.distributed import Backend, torch_only
 from arraycomm.launch.spawn import spawn
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import arraycomm.distributed as dist
-from arraycomm.core import arrays
+from arraycomm.core.arrays import arrays
 
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "all_reduce": lambda x, out: dist.all_reduce(x),
@@ -98,7 +98,7 @@ import signal
 import numpy as np
 import {library} as library
 import arraycomm.distributed as dist
-from arraycomm.core import arrays
+from arraycomm.core.arrays import arrays
 
 class Stop({kind}):
     pass

@@ -14,7 +14,7 @@ import pytest
 
 import arraycomm
 import arraycomm.distributed as dist
-from arraycomm.core.store import FileStore, HashStore
+from arraycomm.core.bootstrap.store import FileStore, HashStore
 
 LIMIT = timedelta(seconds=60)
 

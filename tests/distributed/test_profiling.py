@@ -13,8 +13,8 @@ import pytest
 
 import arraycomm
 import arraycomm.distributed as dist
-from arraycomm.core.dlpack import resolve
-from arraycomm.core.joined import joined, update
+from arraycomm.core.arrays.dlpack import resolve
+from arraycomm.core.arrays.joined import joined, update
 from arraycomm.distributed.profiling import _tensors
 
 torch = pytest.importorskip("torch")

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as theirs
 
 import arraycomm.distributed as dist
-from arraycomm.core.types import DType
+from arraycomm.core.arrays.types import DType
 from arraycomm.distributed import ReduceOp
 from arraycomm.distributed.arguments import reduction
 from arraycomm.distributed.reduce_op import RedOpType, _make_nccl_premul_sum

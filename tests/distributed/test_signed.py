@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from arraycomm.core import ends
-from arraycomm.core.errors import AuthFailed, DistStoreError
-from arraycomm.core.gathering import MEET, Gathering, sign
-from arraycomm.core.rendezvous import rendezvous
-from arraycomm.core.store import HashStore
+from arraycomm.core.base.errors import AuthFailed, DistStoreError
+from arraycomm.core.bootstrap import ends
+from arraycomm.core.bootstrap.gathering import MEET, Gathering, sign
+from arraycomm.core.bootstrap.rendezvous import rendezvous
+from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.distributed import groups, merging
 from arraycomm.distributed.member_lists import MemberList
 

@@ -15,9 +15,9 @@ from unittest.mock import Mock
 import pytest
 
 import arraycomm.distributed as dist
-from arraycomm.core import store as core
-from arraycomm.core.errors import AuthFailed
-from arraycomm.core.store import connections
+from arraycomm.core.base.errors import AuthFailed
+from arraycomm.core.bootstrap import store as core
+from arraycomm.core.bootstrap.store import connections
 from tests.threads import at_once
 
 SHORT = timedelta(milliseconds=50)

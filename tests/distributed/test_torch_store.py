@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 import arraycomm.distributed as dist
-from arraycomm.core import settings
-from arraycomm.core.errors import AuthFailed
-from arraycomm.core.store import TCPStore
-from arraycomm.core.store.torch import TorchStore
-from arraycomm.core.store.torch_gate import Gate
+from arraycomm.core.base import settings
+from arraycomm.core.base.errors import AuthFailed
+from arraycomm.core.bootstrap.store import TCPStore
+from arraycomm.core.bootstrap.store.torch import TorchStore
+from arraycomm.core.bootstrap.store.torch_gate import Gate
 
 from ..ports import free_port
 from ..threads import at_once

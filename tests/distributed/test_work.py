@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import arraycomm.distributed as dist
-from arraycomm.core.store import HashStore
-from arraycomm.core.watch import attach
+from arraycomm.core.bootstrap.store import HashStore
+from arraycomm.core.diagnostics.watch import attach
 
 
 class _Ends:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from arraycomm.core.types import OPS, DType
+from arraycomm.core.arrays.types import OPS, DType
 
 from .compiling import COMPILER, HERE, OPTIMISED, compile_kernels, compile_one, compile_with
 

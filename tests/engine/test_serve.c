@@ -61,7 +61,7 @@ static int move(struct acomm_group *g, int kind, int rank, double *data, int64_t
     return rc ? rc : p2p_wait(g->p2p, &op);
 }
 
-/* As core/served.py. */
+/* As core/group/served.py. */
 static int ask(struct acomm_group *g, enum serve_kind kind, int rank, int64_t offset, int64_t count, double *elements)
 {
     struct serve_request r = {.kind = kind, .offset = offset, .count = count, .detail = kind == SERVE_GET ? g->rank : ACOMM_SUM, .bytes = -1};

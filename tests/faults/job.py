@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import arraycomm
-from arraycomm.core import secret as secrets
+from arraycomm.core.bootstrap import secret as secrets
 from arraycomm.launch.environ import Place
 from arraycomm.launch.nodes import Meeting, meet
 

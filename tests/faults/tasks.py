@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import arraycomm
-from arraycomm.core.window import Window
+from arraycomm.core.group.window import Window
 
 from ..threads import at_once
 from .job import Context, Holdings, settled

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from arraycomm.core.store import Store, TCPStore
+from arraycomm.core.bootstrap.store import Store, TCPStore
 
 from . import checks
 from .job import Job

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core.store import HashStore
+from arraycomm.core.bootstrap.store import HashStore
 
 from ..threads import at_once
 from . import survivors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from arraycomm.core import registry
+from arraycomm.core.interface import registry
 
 REASON = registry.why_unavailable("nccl")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from arraycomm.backends.nccl.library import library
-from arraycomm.core.cuda.runtime import runtime
+from arraycomm.core.gpu.runtime import runtime
 
 STANDIN = "standin"
 _SHARING = 23000  # NCCL's version from which on ranks of a host can share a GPU

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from arraycomm.core.cuda.kernels import Kernels, reduces
-from arraycomm.core.cuda.runtime import TO_DEVICE, TO_HOST, runtime
-from arraycomm.core.types import OPS, DType, ReduceOp, premul_sum
+from arraycomm.core.arrays.types import OPS, DType, ReduceOp, premul_sum
+from arraycomm.core.gpu.kernels import Kernels, reduces
+from arraycomm.core.gpu.runtime import TO_DEVICE, TO_HOST, runtime
 from tests.conformance.data import contents, difference, numpy_dtype, reduced
 
 EVERY_OP = [*dict.fromkeys(OPS.values()), premul_sum(0.1), premul_sum(-3.0)]

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import arraycomm
-from arraycomm.core.cuda.runtime import runtime
-from arraycomm.core.dlpack import resolve
+from arraycomm.core.arrays.dlpack import resolve
+from arraycomm.core.gpu.runtime import runtime
 
 from . import frameworks
 

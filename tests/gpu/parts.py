@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 import arraycomm
 from arraycomm.backends.nccl.declarations import version_text
 from arraycomm.backends.nccl.library import library
-from arraycomm.core import registry
-from arraycomm.core.cuda.runtime import runtime, unavailable
+from arraycomm.core.gpu.runtime import runtime, unavailable
+from arraycomm.core.interface import registry
 
 from . import faults, frameworks, kernels, overhead, programs, staged, sums, training
 

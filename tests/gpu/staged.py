@@ -14,9 +14,9 @@ from typing import Any, cast
 import numpy as np
 
 import arraycomm
-from arraycomm.core.cuda.runtime import TO_DEVICE, TO_HOST, runtime
-from arraycomm.core.dlpack import resolve
-from arraycomm.core.types import DeviceType
+from arraycomm.core.arrays.dlpack import resolve
+from arraycomm.core.arrays.types import DeviceType
+from arraycomm.core.gpu.runtime import TO_DEVICE, TO_HOST, runtime
 
 from . import frameworks
 

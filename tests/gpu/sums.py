@@ -17,7 +17,7 @@ import numpy as np
 
 import arraycomm
 import arraycomm.distributed as dist
-from arraycomm.core.errors import DeviceError, ImmutableOutput
+from arraycomm.core.base.errors import DeviceError, ImmutableOutput
 from arraycomm.frameworks.compression import SCHEMES, compressed_all_reduce
 from arraycomm.frameworks.sparse import sparse_all_reduce
 from tests.frameworks.rounding import contribution, rounding

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from arraycomm.core import tuning
+from arraycomm.core.interface import tuning
 
 from .hosts import missing, run
 

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-from arraycomm.core import secret
-from arraycomm.core.errors import DistError
-from arraycomm.core.store import TCPStore
+from arraycomm.core.base.errors import DistError
+from arraycomm.core.bootstrap import secret
+from arraycomm.core.bootstrap.store import TCPStore
 from arraycomm.launch import nodes
 
 from .test_run import LAUNCH, clean_environ, start
@@ -79,7 +79,7 @@ def test_nodes_that_disagree(script, port, options, told):
 SURVIVE = """if True:
     import os, sys
     import arraycomm, numpy as np
-    from arraycomm.core.store import TCPStore
+    from arraycomm.core.bootstrap.store import TCPStore
     group = arraycomm.init(timeout=60)
     if group.rank < 2:
         sys.exit(3)

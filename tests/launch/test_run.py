@@ -276,7 +276,7 @@ def test_the_cause_is_blamed_and_not_those_it_took_along(script):
         if rank == 2:
             time.sleep(0.15)
             sys.exit('the cause')
-        print('arraycomm.core.errors.PeerLost: rank 2 of 3 is gone', file=sys.stderr)
+        print('arraycomm.core.base.errors.PeerLost: rank 2 of 3 is gone', file=sys.stderr)
         sys.exit(7)
         """))
     assert done.returncode == 1
@@ -292,7 +292,7 @@ def test_the_cause_is_blamed_where_it_takes_its_time_to_end(script):
             sys.exit(5)
         if rank == 1:
             time.sleep(60)
-        print('arraycomm.core.errors.PeerLost: rank 2 of 3 is gone', file=sys.stderr)
+        print('arraycomm.core.base.errors.PeerLost: rank 2 of 3 is gone', file=sys.stderr)
         sys.exit(7)
         """))
     assert done.returncode == 5, done.stderr

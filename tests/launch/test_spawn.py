@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from arraycomm.core import secret
-from arraycomm.core.errors import DistError, PeerLost
+from arraycomm.core.base.errors import DistError, PeerLost
+from arraycomm.core.bootstrap import secret
 from arraycomm.launch.context import SpawnContext
 from arraycomm.launch.errors import ProcessExitedException, ProcessRaisedException
 from arraycomm.launch.spawn import spawn

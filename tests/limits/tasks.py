@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import arraycomm
-from arraycomm.core.window import Window
+from arraycomm.core.group.window import Window
 
 from ..faults.job import Context, Holdings
 

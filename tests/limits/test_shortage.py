@@ -121,7 +121,7 @@ def test_symmetric_arrays_take_addresses_alone() -> None:
 
 _SERVER = """
 import os, resource, socket, threading
-from arraycomm.core.auth import Acceptor
+from arraycomm.core.bootstrap.auth import Acceptor
 
 short = threading.Event()
 listener = socket.create_server(("127.0.0.1", 0))

@@ -16,8 +16,8 @@ import numpy as np
 
 import arraycomm
 from arraycomm import _engine
-from arraycomm.core.errors import CollectiveTimeout, DistError
-from arraycomm.core.store import HashStore
+from arraycomm.core.base.errors import CollectiveTimeout, DistError
+from arraycomm.core.bootstrap.store import HashStore
 
 MOST = 1000  # allocations
 SECONDS, HANG_SECONDS = 4.0, 20.0

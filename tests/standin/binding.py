@@ -13,8 +13,8 @@ from types import FrameType
 from typing import Any
 
 import arraycomm
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.types import DeviceType, DType
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.types import DeviceType, DType
 
 from . import build
 

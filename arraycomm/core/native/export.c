@@ -118,7 +118,7 @@ static PyObject *legacy_capsule(struct buffer *b)
     return capsule;
 }
 
-/* The stream of the consumer is made to wait for what is under way on ours (arraycomm.core.arrays knows how). */
+/* The stream of the consumer is made to wait for what is under way on ours (arraycomm.core.arrays.arrays knows how). */
 static int order_consumer(PyObject *self, PyObject *stream)
 {
     if (((struct buffer *)self)->device_type == DL_CPU)

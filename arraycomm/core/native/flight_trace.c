@@ -1,4 +1,4 @@
-/* TraceFile: writes operations into a trace's file (arraycomm/core/trace.py), as JSON of the "Trace Event Format".
+/* TraceFile: writes operations into a trace's file (arraycomm/core/diagnostics/trace.py), as JSON of the "Trace Event Format".
  * Lines are kept until a second has passed or there are many. What is the same for operations of one kind, and a group's name,
  * are texts of Python's. */
 #include "flight.h"
@@ -328,7 +328,7 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Writes operations into a trace's file (arraycomm.core.trace)."},
+    {Py_tp_doc, "Writes operations into a trace's file (arraycomm.core.diagnostics.trace)."},
     {Py_tp_new, construct},
     {Py_tp_methods, methods},
     {Py_tp_traverse, flight_traverse},

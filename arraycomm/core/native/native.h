@@ -120,7 +120,7 @@ int torch_lazy(PyObject *tensor, int dtype);
 /* Whether its elements are as wide as the exporter's dtype says; -1 with an exception. */
 int torch_whole_bytes(PyObject *tensor, int dtype);
 
-/* ---- refuse.c: errors whose text is made in Python (arraycomm.core.arrays), because it may take its time ---- */
+/* ---- refuse.c: errors whose text is made in Python (arraycomm.core.arrays.arrays), because it may take its time ---- */
 /* Raises the exception that function(first, second) returns; always -1. A pending exception becomes its cause and
  * stands in for a second argument of NULL (None where nothing is pending). */
 int refuse(const char *function, PyObject *first, PyObject *second);
@@ -190,7 +190,7 @@ PyObject *work_new(PyObject *pending, enum work_makes makes, PyObject *make, PyO
 /* ---- shortcut.c, shortcut_types.c: plain operations in one native call (shortcut.h) ---- */
 int shortcut_init(PyObject *module);
 
-/* ---- store_python.c: the stores of arraycomm.core.store ---- */
+/* ---- store_python.c: the stores of arraycomm.core.bootstrap.store ---- */
 PyObject *store_python_table(PyObject *module, PyObject *none);
 PyObject *store_python_apply(PyObject *module, PyObject *args);
 PyObject *store_python_serve(PyObject *module, PyObject *none);

@@ -1,5 +1,5 @@
 /* An operation under way in the engine: the handle, the memory that it uses, and how it ended. It fulfils
- * arraycomm.core.backend.Work for backends that lend their entry points. */
+ * arraycomm.core.interface.backend.Work for backends that lend their entry points. */
 #include "operation.h"
 #include "flight.h"
 #include <math.h>
@@ -361,7 +361,7 @@ static void dealloc(PyObject *self)
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
 static PyMethodDef methods[] = {
-    {"wait", FAST(wait_method), METH_FASTCALL | METH_KEYWORDS, "wait(timeout=None): see arraycomm.core.backend.Work"},
+    {"wait", FAST(wait_method), METH_FASTCALL | METH_KEYWORDS, "wait(timeout=None): see arraycomm.core.interface.backend.Work"},
     {"done", done_method, METH_NOARGS, "done() -> whether it has ended, well or not"},
     {"source", source_method, METH_NOARGS, "source() -> (rank, tag, bytes) of a receive"},
     {NULL, NULL, 0, NULL},

@@ -1,4 +1,4 @@
-/* What a receive gives: arraycomm.core.work.Received, a named tuple. */
+/* What a receive gives: arraycomm.core.group.work.Received, a named tuple. */
 #include "native.h"
 
 #if PY_VERSION_HEX < 0x030B0000

@@ -1,9 +1,9 @@
-/* The way to arraycomm.core.arrays for what is rare and needs words: explanations and other libraries' importers. */
+/* The way to arraycomm.core.arrays.arrays for what is rare and needs words: explanations and other libraries' importers. */
 #include "native.h"
 
 PyObject *refuse_call(const char *function, PyObject *first, PyObject *second)
 {
-    PyObject *module = PyImport_ImportModule("arraycomm.core.arrays");
+    PyObject *module = PyImport_ImportModule("arraycomm.core.arrays.arrays");
     PyObject *callable = module ? PyObject_GetAttrString(module, function) : NULL;
     PyObject *result = callable ? PyObject_CallFunctionObjArgs(callable, first, second, NULL) : NULL;
     Py_XDECREF(callable);

@@ -62,7 +62,7 @@ static bool read_timeout(PyObject *value, int64_t *ns)
 
 static bool read_op(PyObject *op, int32_t *redop)
 {
-    static PyObject *codes; /* arraycomm.core.types.CODES */
+    static PyObject *codes; /* arraycomm.core.arrays.types.CODES */
     static PyObject *last;  /* asked for before, and most often again */
     static int32_t last_code;
     if (!op)

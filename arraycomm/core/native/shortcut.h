@@ -8,7 +8,7 @@ struct shortcut_base { /* Shortcuts */
     PyObject_HEAD
     PyObject *shortcut; /* a Shortcut, or anything else: none */
     PyObject *batch;    /* a list: messages are begun, and their Works listed here; anything else: none */
-    PyObject *flight;   /* a Flight, where it is the group's only watcher (core/watch.py); anything else: none */
+    PyObject *flight;   /* a Flight, where it is the group's only watcher (core/diagnostics/watch.py); anything else: none */
     int row;            /* the group's on the flight's board */
     long long count;    /* of watched collectives */
 };

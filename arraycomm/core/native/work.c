@@ -1,5 +1,5 @@
 /* Work: what an asynchronous call returns. Its operation is one of the engine's (operation.c), or any object that fulfils
- * arraycomm.core.backend.Work; its result is made when it is first asked for. */
+ * arraycomm.core.interface.backend.Work; its result is made when it is first asked for. */
 #include "operation.h"
 
 struct work {

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 from importlib import import_module
 
-from arraycomm.core.typed import Any
+from arraycomm.core.base.typed import Any
 
 from .. import devices
 from ..collectives import all_reduce

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from arraycomm.core.group import Group
-from arraycomm.core.types import OPS, ReduceOp
+from arraycomm.core.arrays.types import OPS, ReduceOp
+from arraycomm.core.group.group import Group
 
 
 class Call(NamedTuple):

@@ -25,17 +25,18 @@ from jax._src import clusters, distributed, xla_bridge
 from jax._src.lib import _jax
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core import registry, settings, threads
-from arraycomm.core import secret as secrets
-from arraycomm.core.digest import sha256
-from arraycomm.core.environment import detect
-from arraycomm.core.errors import PeerLost
-from arraycomm.core.gathering import Gathering
-from arraycomm.core.group import Group
-from arraycomm.core.log import log
-from arraycomm.core.rendezvous import Rendezvous, rendezvous
-from arraycomm.core.start import open_group, seconds_of
-from arraycomm.core.store import PrefixStore, TCPStore
+from arraycomm.core.base import settings, threads
+from arraycomm.core.base.digest import sha256
+from arraycomm.core.base.errors import PeerLost
+from arraycomm.core.base.log import log
+from arraycomm.core.bootstrap import secret as secrets
+from arraycomm.core.bootstrap.environment import detect
+from arraycomm.core.bootstrap.gathering import Gathering
+from arraycomm.core.bootstrap.rendezvous import Rendezvous, rendezvous
+from arraycomm.core.bootstrap.store import PrefixStore, TCPStore
+from arraycomm.core.group.group import Group
+from arraycomm.core.group.start import open_group, seconds_of
+from arraycomm.core.interface import registry
 
 from . import handles, trampoline
 from .errors import FOREIGN, report

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from arraycomm._engine import lib
-from arraycomm.core.buffer import Buffer
-from arraycomm.core.cuda.runtime import runtime
-from arraycomm.core.group import Group
-from arraycomm.core.kinds import KINDS
-from arraycomm.core.types import CODES, OPS, DeviceType, ReduceOp, premul_sum
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.types import CODES, OPS, DeviceType, ReduceOp, premul_sum
+from arraycomm.core.gpu.runtime import runtime
+from arraycomm.core.group.group import Group
+from arraycomm.core.interface.kinds import KINDS
 
 from . import flight
 from .errors import report

@@ -11,8 +11,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from arraycomm.core.kinds import KINDS
-from arraycomm.core.types import OPS
+from arraycomm.core.arrays.types import OPS
+from arraycomm.core.interface.kinds import KINDS
 
 from .call import Call
 from .primitives import PRIMITIVES, bind

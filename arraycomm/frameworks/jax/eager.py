@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from arraycomm._engine import lib
-from arraycomm.core.dlpack import allocate, resolve, wrap
-from arraycomm.core.errors import DistError
-from arraycomm.core.types import DeviceType
+from arraycomm.core.arrays.dlpack import allocate, resolve, wrap
+from arraycomm.core.arrays.types import DeviceType
+from arraycomm.core.base.errors import DistError
 
 from . import effect, errors
 from .call import Call

@@ -10,7 +10,7 @@ from jax._src import effects
 from jax._src.dispatch import RuntimeTokenSet, runtime_tokens
 from jax._src.interpreters.pxla import MeshExecutable
 
-from arraycomm.core.log import log
+from arraycomm.core.base.log import log
 
 
 class Collectives(effects.Effect):

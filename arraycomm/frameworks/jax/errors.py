@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import jax
 
 from arraycomm._engine import lib
-from arraycomm.core.errors import Aborted, CollectiveMismatch, CollectiveTimeout, DistError, PeerLost
-from arraycomm.core.group import Group
+from arraycomm.core.base.errors import Aborted, CollectiveMismatch, CollectiveTimeout, DistError, PeerLost
+from arraycomm.core.group.group import Group
 
 from . import effect, flight
 

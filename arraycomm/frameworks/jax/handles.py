@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from arraycomm._engine import lib
-from arraycomm.core.group import Group
-from arraycomm.core.types import DeviceType
+from arraycomm.core.arrays.types import DeviceType
+from arraycomm.core.group.group import Group
 
 from . import cuda, errors
 

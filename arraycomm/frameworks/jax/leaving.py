@@ -7,7 +7,7 @@ import os
 import sys
 import weakref
 
-from arraycomm.core.group import Group
+from arraycomm.core.group.group import Group
 
 from . import effect
 from .errors import errors

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src.core import trace_ctx
 
-from arraycomm.core import arguments, arrays, shapes
-from arraycomm.core.group import Group
-from arraycomm.core.types import DType, ReduceOp
+from arraycomm.core.arrays import arrays
+from arraycomm.core.arrays.types import DType, ReduceOp
+from arraycomm.core.group import arguments, shapes
+from arraycomm.core.group.group import Group
 
 from . import eager
 from .call import Call

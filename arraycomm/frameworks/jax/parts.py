@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from arraycomm.core.types import ReduceOp
+from arraycomm.core.arrays.types import ReduceOp
 
 from .call import Call
 

@@ -20,8 +20,8 @@ from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core import arguments, shapes
-from arraycomm.core.kinds import COLLECTIVES, KINDS
+from arraycomm.core.group import arguments, shapes
+from arraycomm.core.interface.kinds import COLLECTIVES, KINDS
 
 from . import eager
 from .call import Call

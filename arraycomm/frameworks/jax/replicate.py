@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from arraycomm.core.group import Group
+from arraycomm.core.group.group import Group
 
 from .operations import check_group
 from .trees import all_reduce_tree

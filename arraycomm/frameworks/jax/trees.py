@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax._src.core import trace_ctx
 
-from arraycomm.core import arguments, arrays, tuning
-from arraycomm.core.group import Group
-from arraycomm.core.kinds import KINDS
-from arraycomm.core.types import DType, ReduceOp
+from arraycomm.core.arrays import arrays
+from arraycomm.core.arrays.types import DType, ReduceOp
+from arraycomm.core.group import arguments
+from arraycomm.core.group.group import Group
+from arraycomm.core.interface import tuning
+from arraycomm.core.interface.kinds import KINDS
 
 from . import effect
 from .operations import all_gather, all_reduce, all_to_all, check_group, is_key, reduce_parts

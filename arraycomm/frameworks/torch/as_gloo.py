@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.distributed import distributed_c10d as c10d
 
-from arraycomm.core.log import log
+from arraycomm.core.base.log import log
 
 from .process_group import ProcessGroup
 

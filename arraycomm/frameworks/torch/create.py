@@ -9,11 +9,11 @@ from typing import Any
 
 import torch.distributed
 
-from arraycomm.core import registry
-from arraycomm.core.arguments import group_seconds
-from arraycomm.core.group import Group
-from arraycomm.core.rendezvous import Rendezvous, rendezvous
-from arraycomm.core.start import open_group
+from arraycomm.core.bootstrap.rendezvous import Rendezvous, rendezvous
+from arraycomm.core.group.arguments import group_seconds
+from arraycomm.core.group.group import Group
+from arraycomm.core.group.start import open_group
+from arraycomm.core.interface import registry
 from arraycomm.distributed.backend import BackendConfig
 from arraycomm.distributed.process_group import ProcessGroup as FacadeGroup
 

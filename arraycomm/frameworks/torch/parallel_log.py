@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from arraycomm.core.log import log
+from arraycomm.core.base.log import log
 from arraycomm.distributed.debug import DebugLevel, get_debug_level
 
 from .reducer import Reducer

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from arraycomm.core.kinds import COLLECTIVES
+from arraycomm.core.interface.kinds import COLLECTIVES
 from arraycomm.distributed import options
 from arraycomm.distributed.operations import Operations
 from arraycomm.distributed.process_group import ProcessGroup as FacadeGroup

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
-from arraycomm.core import buckets
-from arraycomm.core.log import log
+from arraycomm.core.base.log import log
+from arraycomm.core.group import buckets
 from arraycomm.distributed.collectives import all_reduce
 from arraycomm.distributed.process_group import ProcessGroup
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch.distributed
 
-from arraycomm.core.errors import DistStoreError
-from arraycomm.core.store.base import Store
+from arraycomm.core.base.errors import DistStoreError
+from arraycomm.core.bootstrap.store.base import Store
 
 
 def _told(call: Callable[..., Any], *args: Any) -> Any:
@@ -21,7 +21,7 @@ def _told(call: Callable[..., Any], *args: Any) -> Any:
 
 
 class BorrowedStore(Store):
-    """A torch.distributed.Store behind the interface of arraycomm.core.store."""
+    """A torch.distributed.Store behind the interface of arraycomm.core.bootstrap.store."""
 
     lists_keys = False  # not on every server that it may meet
 

@@ -7,7 +7,7 @@ from types import CodeType, FunctionType
 
 import torch
 
-from arraycomm.core.log import log
+from arraycomm.core.base.log import log
 
 
 def _marker() -> Callable[[CodeType], None] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from arraycomm.core import threads
+from arraycomm.core.base import threads
 from arraycomm.distributed.streams import followed
 from arraycomm.distributed.work import Work as FacadeWork
 

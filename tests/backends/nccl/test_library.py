@@ -11,7 +11,7 @@ import pytest
 
 from tests.standin import build
 
-REASON = "from arraycomm.core import registry; print(registry.why_unavailable('nccl'))"
+REASON = "from arraycomm.core.interface import registry; print(registry.why_unavailable('nccl'))"
 
 
 def said(code: str, **environ: str) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import arraycomm
 import arraycomm.frameworks.jax as comm
 from arraycomm._engine import ffi, lib
-from arraycomm.core.cuda.runtime import runtime
+from arraycomm.core.gpu.runtime import runtime
 from arraycomm.frameworks.jax import flight
 from arraycomm.frameworks.jax.operations import reduce_parts
 from tests.standin import arrays
@@ -124,7 +124,7 @@ def lowerings(context: Context) -> None:
     context.check(lowered(lambda x: comm.permute(x, [], group=group), x)[0].gives is False, "a result that nobody writes")
     for op in ("sum", "avg", "product", "min", "premul_sum", "bor"):
         parts = jnp.asarray(np.arange(8).reshape(2, 4), jnp.int32 if op == "bor" else jnp.bfloat16)
-        reduction = arraycomm.premul_sum(2.0) if op == "premul_sum" else arraycomm.core.types.OPS[op]
+        reduction = arraycomm.premul_sum(2.0) if op == "premul_sum" else arraycomm.core.arrays.types.OPS[op]
 
         def reduced(x: Any) -> Any:
             return reduce_parts(x, reduction, group=group)  # noqa: B023

@@ -12,7 +12,7 @@ import pytest
 
 import arraycomm
 import arraycomm.frameworks.jax as comm
-from arraycomm.core.store import HashStore
+from arraycomm.core.bootstrap.store import HashStore
 
 
 def alone() -> arraycomm.Group:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from functools import partial
 
-from arraycomm.core.typed import Any
+from arraycomm.core.base.typed import Any
 
 from . import default_hooks, powerSGD_hook
 

@@ -1,0 +1,1 @@
+"""Any array to a Buffer and back; Python objects as bytes."""

@@ -1,0 +1,1 @@
+"""How processes become ranks: environments of launchers, stores, addresses, authentication."""

@@ -1,0 +1,59 @@
+"""What launchers note in the store that one of them serves: nodes that were refused, and ends of ranks, as one that ended before
+it came there has left no will. Signed as what ranks tell each other there (gathering.py)."""
+
+from __future__ import annotations
+
+from ..base.errors import DistStoreError
+from ..base.printable import printable
+from .gathering import Gathering, sign, signed
+from .store.base import Store
+
+_ENDS = "arraycomm-launch/ended"
+_REFUSED = "arraycomm-launch/refused"
+_TURNED_AWAY = "arraycomm-launch/turned away"
+_REFUSAL = "a launcher's note of a refused node"
+_NONE = b"-"  # there: all ranks have met, and no refusal concerns them any more
+
+
+def note(store: Store, rank: int, size: int, place: str, how: str, secret: bytes | None = None) -> None:
+    """For launchers, of one of their `size` ranks. store: without a prefix. May return before the store has it, as set() does."""
+    store.set(f"{_ENDS}/{rank}", sign(secret, _about(rank), f"{size}\0{place}\0{how}".encode(errors="backslashreplace")))
+    store.set(_ENDS, "")  # after the other: who asks, asks for this one first
+
+
+def refuse(store: Store, why: str, secret: bytes | None = None) -> None:
+    """Of a node: the ranks that wait for its ranks need not wait. Nothing once all have met."""
+    store.compare_set(_REFUSED, "", sign(secret, _REFUSAL, why.encode(errors="backslashreplace")))
+
+
+def turn_away(store: Store, why: str) -> None:
+    """Of somebody whose place is taken: those who wait go on, and say it."""
+    store.compare_set(_TURNED_AWAY, "", why)
+
+
+def turned_away(store: Store) -> str:
+    """What it said first, "" for nobody."""
+    return printable(store.get(_TURNED_AWAY)) if store.check([_TURNED_AWAY]) else ""
+
+
+def met(store: Store) -> None:
+    """All ranks of the job have come."""
+    store.set(_REFUSED, _NONE)
+
+
+def tell(store: Store, gathering: Gathering, stage: str) -> None:
+    """Ends the gathering's stage where a rank has ended that did not come to it. Not of a world of some ranks only, which has
+    numbers of its own. Raises DistStoreError where a node was refused: its ranks will not come; AuthFailed for a note without a
+    signature."""
+    if store.check([_REFUSED]) and (told := store.get(_REFUSED)) != _NONE:
+        raise DistStoreError(f"rank {gathering.rank} of {gathering.size}: {printable(signed(gathering.secret, _REFUSAL, told))}")
+    for rank in gathering.absent(stage) if store.check([_ENDS]) else ():
+        if store.check([key := f"{_ENDS}/{rank}"]):
+            size, place, how = map(printable, signed(gathering.secret, _about(rank), store.get(key)).split(b"\0", 2))
+            if size == str(gathering.size):
+                gathering.bury(rank, place, f"{how} before it had come")
+            return
+
+
+def _about(rank: int) -> str:
+    return f"the launcher's note of the end of rank {rank}"

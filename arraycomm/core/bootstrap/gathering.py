@@ -1,0 +1,202 @@
+"""The ranks of one world as they gather in a store: they wait for each other, and hear at once of one that fails.
+
+A stage is over when one key is written: by the last rank that comes, or instead by the first that fails. A rank that is
+killed cannot write; where the store notices (TCPStore does), it writes for it: the rank's last will.
+
+Others may be able to write to the store too: torch's has no authentication. So that no rank believes them, what ends a stage is
+signed with the job's secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from itertools import islice
+
+from ..base.digest import SHA256_BYTES, hmac_sha256, same
+from ..base.errors import AuthFailed, DistStoreError, PeerLost
+from ..base.notice import Notice
+from ..base.printable import printable
+from .store.base import Store
+from .store.connections import StoreLost
+
+MEET, CARDS = STAGES = ("came", "cards")
+_COMPLETE = b"complete"
+_LONGEST = 2000  # characters of an error that the others are told
+_SHOWN = 20  # ranks that are named
+_ABSENT = "these ranks did not come"  # in the error of who gives up waiting, by which the others know it
+_WATCH = 0.5  # s between looks at whether the others live, for stores that do not notice an end
+
+
+def sign(secret: bytes | None, about: str, content: bytes) -> bytes:
+    """The content with a signature behind it, in hexadecimal digits: HMAC-SHA256 (RFC 2104) over what it is about and itself."""
+    return content + hmac_sha256(secret or b"", b"arraycomm stored\0" + about.encode() + b"\0" + content).hex().encode()
+
+
+def signed(secret: bytes | None, about: str, value: bytes) -> bytes:
+    """The content of what sign() gave. Raises AuthFailed where the signature is not of this secret and subject."""
+    content = value[: -2 * SHA256_BYTES]
+    if same(value, sign(secret, about, content)):
+        return content
+    raise AuthFailed(f"the store holds {about} without the signature of this job: a rank has another secret (give all the same "
+                     "ARRAYCOMM_SECRET or ARRAYCOMM_SECRET_FILE), or somebody else writes to the store")
+
+
+def agreed(store: Store, key: str, secret: bytes | None, about: str, content: bytes) -> bytes:
+    """What the first rank has written under the key: this content, where that is this rank. Raises AuthFailed as signed()."""
+    return signed(secret, about, store.compare_set(key, "", sign(secret, about, content)))
+
+
+class TooLate(DistStoreError):
+    """Another rank gave up waiting, before all had come. It may try again: with another stage."""
+
+
+class Gathering:
+    """Keeps nothing itself. store: of these ranks alone. secret: the job's, which signs what is written for the others.
+    members: the ranks, as those of the world; None: they are the world."""
+
+    def __init__(self, store: Store, rank: int, size: int, secret: bytes | None = None,
+                 members: Sequence[int] | None = None) -> None:
+        self._store, self.rank, self.size, self.secret, self._members = store, rank, size, secret, members
+
+    def enter(self) -> None:
+        """If this process ends before leave(), the others hear of it, in a store that notices."""
+        if self.size > 1:
+            news = self._news("its process has ended")
+            self._store.will(f"rank {self.rank}", {_end(stage): self._ending(stage, news) for stage in STAGES}, posted=True)
+
+    def leave(self) -> None:
+        """All has gone well here."""
+        with contextlib.suppress(DistStoreError):  # rank 0 may be through with everything already, and the store closed
+            if self.size > 1:
+                self._store.will(f"rank {self.rank}", {}, posted=True)
+
+    def fail(self, error: BaseException) -> None:
+        """Tells the ranks that wait, or will: of the rank that was lost, where that is what failed here. Not that the store was
+        lost: another one may stand in its place by now."""
+        if isinstance(error, StoreLost):
+            return
+        why = f"{type(error).__name__}: {error}"[:_LONGEST].rstrip(": ")
+        news = self._news(why)
+        if isinstance(error, PeerLost) and error.ranks:
+            news = _news(error.ranks[0], f"as rank {self.rank} says", why)
+        with contextlib.suppress(DistStoreError):  # the store may be what failed
+            self._end_all(news)
+
+    def bury(self, rank: int, place: str, why: str) -> None:
+        """The same for a rank that cannot say it itself."""
+        self._end_all(_news(rank, place, why))
+
+    def _end_all(self, news: str) -> None:
+        for stage in STAGES if self.size > 1 else ():
+            self._store.compare_set(_end(stage), "", self._ending(stage, news))
+
+    def _ending(self, stage: str, content: str) -> str:
+        """What ends a stage, as text, which a last will holds: signed."""
+        return sign(self.secret, self._about(stage), content.encode()).decode()
+
+    def _about(self, stage: str) -> str:
+        return f"the end of stage {stage!r} of {self.size} ranks"
+
+    def wait(self, stage: str, seconds: float, advice: str | Callable[[Sequence[int]], str] = "see what they printed",
+             watch: Callable[[], None] | None = None, result: Callable[[], bytes] = bytes,
+             where: Callable[[Sequence[int]], str] = lambda absent: "") -> bytes:
+        """Returns when all ranks have come to this stage: the result that the last one made. `watch` is called while it waits,
+        and may raise. where: of ranks that have not come, what the notice of a long wait adds.
+
+        Raises PeerLost when one fails, TooLate when another one gave up waiting, DistStoreError at the timeout, which names
+        those that did not come and gives the advice, perhaps made of those, AuthFailed where the end is not signed.
+        """
+        self._store.set(f"{stage}/{self.rank}", "")
+        if self._store.add(stage, 1) == self.size:
+            end = agreed(self._store, _end(stage), self.secret, self._about(stage), _COMPLETE + result())
+        else:
+            end = signed(self.secret, self._about(stage), self._await_end(stage, seconds, advice, watch, where))
+        if not end.startswith(_COMPLETE):
+            lost, place, why = map(printable, end.split(b"\0", 2))
+            if _ABSENT in why:
+                raise TooLate(f"rank {self.rank} of {self.size}: rank {lost} ({place}) gave up waiting: {why}")
+            raise PeerLost(f"rank {self.rank} of {self.size}: rank {lost} ({place}) failed while the group was set up: {why}",
+                           ranks=tuple(rank for rank in (int(lost),) if rank < self.size),  # else it was told another size
+                           members=self._members)
+        return end[len(_COMPLETE):]
+
+    def _await_end(self, stage: str, seconds: float, advice: str | Callable[[Sequence[int]], str],
+                   watch: Callable[[], None] | None, where: Callable[[Sequence[int]], str]) -> bytes:
+        end = time.monotonic() + seconds
+        notice = Notice(lambda waited: self._notice(stage, waited, where))
+        while end - time.monotonic() > (pause := min(notice.left(), math.inf if watch is None else _WATCH)):
+            try:
+                return self._store.get_within(_end(stage), timedelta(seconds=pause))
+            except DistStoreError as error:
+                if isinstance(error, StoreLost):  # the next call would go to another one, which knows nothing of this rank
+                    raise
+            with contextlib.suppress(NotImplementedError):
+                self._store.check([_end(stage)])  # raises where it is the store that failed
+            if watch is not None:
+                watch()
+            notice.tell()
+        try:
+            return self._store.get_within(_end(stage), timedelta(seconds=max(end - time.monotonic(), 0.001)))
+        except StoreLost:
+            raise
+        except DistStoreError as error:
+            absent = self._absent(stage)
+            if not absent:
+                raise
+            raise DistStoreError(f"rank {self.rank} of {self.size}: timeout after {seconds:.4g} s, {_ABSENT}: {_shown(absent)}; "
+                                 f"{advice(absent) if callable(advice) else advice}") from error
+
+    def _absent(self, stage: str) -> list[int]:
+        """Of a world of a million by mistake no more than are named."""
+        return list(islice(self.absent(stage), _SHOWN + 1))
+
+    def _notice(self, stage: str, waited: float, where: Callable[[Sequence[int]], str]) -> str:
+        try:
+            absent = self._absent(stage) if self._speaks(stage) else []
+            added = where(absent) if absent else ""
+        except (DistStoreError, NotImplementedError):
+            return ""  # the wait finds the first, too; the second is a store that a program has made of few methods
+        if not absent:
+            return ""
+        who = f"rank{'s' * (len(absent) > 1)} {_shown(absent)}"
+        return (f"rank {self.rank} of {self.size} has waited {waited:.3g} s for {who}{added}; they meet in the "
+                f"{self._store._where()}")
+
+    def _speaks(self, stage: str) -> bool:
+        """One rank of each host: the first that has waited for so long."""
+        return self._store.compare_set(_told(stage), "", str(self.rank)) == str(self.rank).encode()
+
+    def absent(self, stage: str) -> Iterator[int]:
+        """The ranks that have not come to this stage, looked for one by one."""
+        return (rank for rank in range(self.size) if not self._store.check([f"{stage}/{rank}"]))
+
+    def forget(self, stage: str) -> None:
+        """Takes what this stage wrote out of the store. One rank calls it, when all have left."""
+        for key in (stage, _told(stage), *map(_end, STAGES), *(f"{stage}/{rank}" for rank in range(self.size))):
+            self._store.delete_key(key)
+
+    def _news(self, why: str) -> str:
+        return _news(self.rank, f"host {socket.gethostname()}, pid {os.getpid()}", why)
+
+
+def _news(rank: int, place: str, why: str) -> str:
+    return f"{rank}\0{place}\0{why}"
+
+
+def _told(stage: str) -> str:
+    """The key of the rank of this host that says for whom the ranks wait."""
+    return f"{stage}/told/{socket.gethostname()}"
+
+
+def _shown(absent: Sequence[int]) -> str:
+    return ", ".join(map(str, absent[:_SHOWN])) + (", ..." if len(absent) > _SHOWN else "")
+
+
+def _end(stage: str) -> str:
+    return f"{stage}/end"

@@ -1,0 +1,28 @@
+"""Stores: how ranks meet and exchange small values."""
+
+from __future__ import annotations
+
+from ...base.typed import TYPE_CHECKING, Any
+from .base import Store
+from .hash import HashStore
+from .prefix import PrefixStore
+from .tcp import TCPStore
+
+if TYPE_CHECKING:
+    from .file import FileStore
+    from .torch import TorchStore
+
+__all__ = ["FileStore", "HashStore", "PrefixStore", "Store", "TCPStore", "TorchStore"]
+
+
+def __getattr__(name: str) -> Any:
+    """The rare ones are loaded when they are asked for."""
+    if name == "FileStore":
+        from .file import FileStore
+
+        return FileStore
+    if name == "TorchStore":
+        from .torch import TorchStore
+
+        return TorchStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,81 @@
+"""The server behind TCPStore: a thread in C (native/store_server.c) answers all clients, another (auth.Acceptor) lets them
+in.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from arraycomm._engine import store_admit, store_admit_torch, store_counts, store_end, store_serve
+
+from ...base import kernel
+from ...base.errors import ResourceError
+from ...base.typed import TYPE_CHECKING
+from ..auth import Acceptor, Hello, Purpose
+
+if TYPE_CHECKING:
+    from .torch_gate import Gate
+
+
+class StoreServer:
+    """Serves a table on listening sockets, which it owns. A client that dies takes its waiting request with it."""
+
+    def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None, job: str,
+                 gate: Gate | None = None) -> None:
+        try:
+            self._server = store_serve()
+        except OSError as error:
+            advice = kernel.advice(error.errno, "see `ulimit -n`, `ulimit -u` and `ulimit -v`")
+            raise ResourceError(f"cannot start the store's thread: {error.strerror}; {advice}") from error
+        self._closed = False
+        self._gate = gate
+        if gate is not None:
+            gate.admit, gate.checked = self._admit_torch, not secret
+        try:
+            self._acceptor = Acceptor(listeners, secret, job, self._admit, check=_welcome, name="store-acceptor",
+                                      stranger=None if gate is None else gate.offer)
+        except BaseException:
+            self._end(0.0)
+            raise
+
+    def waiting(self) -> int:
+        """The number of requests that wait for a key."""
+        return int(store_counts(self._server)[1])
+
+    def close(self, linger: float = 0.0) -> None:
+        """Lets nobody else in, waits up to `linger` seconds for the clients to leave, then ends all. Idempotent."""
+        if not self._closed:
+            self._acceptor.close()
+            self._end(linger)
+
+    def _end(self, linger: float) -> None:
+        self._closed = True
+        store_end(self._server, linger)
+        if self._gate is not None:
+            self._gate.close()
+
+    def _admit(self, sock: socket.socket, _: Hello) -> None:
+        """In the acceptor's thread, which has ended when the server does."""
+        if sock.family != socket.AF_UNIX:
+            keep_alive(sock)
+        store_admit(self._server, sock.fileno())
+        sock.detach()
+
+    def _admit_torch(self, sock: socket.socket, world_size: int, complaints: int) -> None:
+        """As _admit, of a client that speaks the protocol of torch's store."""
+        store_admit_torch(self._server, sock.fileno(), world_size, complaints)
+        sock.detach()
+
+
+def _welcome(hello: Hello) -> str | None:
+    return None if hello.purpose is Purpose.STORE else f"this is a store, not a port for {hello.purpose.value}"
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """A host that vanished without a word is noticed within about 6 s."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 6000)

@@ -1,0 +1,1 @@
+"""Operations as they are watched: traces, flight recorders, checks."""

@@ -1,0 +1,247 @@
+"""Groups whose operations somebody watches: a trace (trace.py), checks before collectives, a profiler's labels.
+
+A group becomes a watched one by a change of its class and back again, so that one that nobody watches pays nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from arraycomm._engine import ShortcutMethod
+
+from ..arrays.dlpack import resolve
+from ..arrays.types import DType
+from ..base.errors import DistError
+from ..base.typed import Any
+from ..group.group import Group
+from ..group.work import Work
+from ..interface.kinds import COLLECTIVES, RECORDED, parameters
+
+
+class Watcher:
+    """Told of every operation of a group, in the thread that calls it. What is not overridden does nothing.
+
+    One with a method flight(group) -> (what operations are recorded by, the group's row there), while it is the only one, is not
+    told of plain calls: they go the short way, which records them there (native/flight.h).
+    """
+
+    def begin(self, call: Call) -> Any:
+        """Before it. What it gives comes back to end(). What it raises is raised instead of the operation."""
+
+    def begun(self, token: Any) -> None:
+        """An asynchronous call is about to return its Work."""
+
+    def waits(self, token: Any, still: bool = True) -> None:
+        """The program waits for the end of an asynchronous one, from any thread; or no longer does, and it goes on."""
+
+    def end(self, token: Any, error: BaseException | None) -> None:
+        """After it; of an asynchronous one when the program learns of its end by wait() or done(), from any thread."""
+
+    def follow(self, child: Group) -> None:
+        """A group was split off: attach() to it or not. Called by all its members."""
+
+    def closed(self, group: Group) -> None:
+        """After close()."""
+
+
+class Call:
+    """One call of an operation.
+
+    name; group; parameters (as given, by name); sequence (which collective of the group, from 1; 0 for messages);
+    asynchronous.
+    """
+
+    __slots__ = ("asynchronous", "group", "name", "parameters", "sequence")
+
+    def __init__(self, name: str, group: Watched, parameters: dict[str, Any]) -> None:
+        self.name, self.group, self.parameters = name, group, parameters
+        self.asynchronous = name in ("isend", "irecv") or bool(parameters.get("async_op"))
+        self.sequence = 0
+        if name in COLLECTIVES:
+            group._count += 1
+            self.sequence = group._count
+
+    def array(self) -> tuple[str, tuple[int, ...], int] | None:
+        """(dtype, shape, bytes) of the array that this rank gives, or of what tells about it; None without any."""
+        return array_of(self.parameters)
+
+
+def array_of(parameters: dict[str, Any]) -> tuple[str, tuple[int, ...], int] | None:
+    """As Call.array()."""
+    for name in ("x", "like", "out"):
+        x = parameters.get(name)
+        if x is not None:
+            return _traits(x)
+    return None
+
+
+_labels: dict[Any, str] = {}  # by a library's dtype: finding NumPy's takes longer than an operation
+
+
+def _label(dtype: Any) -> str:
+    name = DType(dtype).label if isinstance(dtype, int) else str(getattr(dtype, "name", dtype))
+    return _labels.setdefault(dtype, name.rpartition(".")[2])
+
+
+def _traits(x: Any) -> tuple[str, tuple[int, ...], int] | None:
+    try:
+        if not hasattr(x, "dtype") or not hasattr(x, "nbytes"):
+            x = resolve(x)
+        return _labels.get(x.dtype) or _label(x.dtype), tuple(x.shape), int(x.nbytes)
+    except (TypeError, ValueError):
+        return None  # no array: the operation says so
+
+
+class Watched(Group):
+    """A Group with watchers; see attach()."""
+
+    _watchers: tuple[Watcher, ...]
+    _forgotten: list[tuple[Work, _Tokens]]  # operations whose Works were dropped before anybody learned of their end
+
+    def _part(self, *args: Any, **named: Any) -> Group:
+        child = super()._part(*args, **named)
+        for watcher in self._watchers:
+            watcher.follow(child)
+        return child
+
+    def _end(self, reason: str) -> None:
+        try:
+            super()._end(reason)
+        finally:
+            if self.closed:  # as it may be with an error, of a broadcast that no peer came to
+                _tell_forgotten(self, len(self._forgotten))
+                for watcher in self._watchers:
+                    watcher.closed(self)
+
+    def _run(self, name: str, plain: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+        _tell_forgotten(self, 2)  # one comes, at most two go: the list cannot grow with what has ended
+        call = Call(name, self, parameters)
+        tokens: _Tokens = []
+        try:
+            tokens.extend((watcher, watcher.begin(call)) for watcher in self._watchers)
+            result = plain(self, **parameters)
+        except BaseException as error:
+            if call.sequence and isinstance(error, (TypeError, ValueError)):
+                self._count -= 1  # refused here, before anything was sent
+            _end(tokens, error)
+            raise
+        if not call.asynchronous:
+            _end(tokens, None)
+            return result
+        for watcher, token in reversed(tokens):
+            watcher.begun(token)
+        work = Work(_Pending(self, result, tokens), result.result)
+        if self._batch:
+            self._batch[-1] = work
+        return work
+
+
+_Tokens = list["tuple[Watcher, Any]"]
+
+
+def _end(tokens: _Tokens, error: BaseException | None) -> None:
+    while tokens:
+        watcher, token = tokens.pop()
+        watcher.end(token, error)
+
+
+class _Pending:
+    """A Work that tells when its end is seen."""
+
+    def __init__(self, group: Group, work: Work, tokens: _Tokens) -> None:
+        self._group, self._work, self._tokens = group, work, tokens
+
+    def __del__(self) -> None:
+        if self._tokens and isinstance(self._group, Watched):
+            self._group._forgotten.append((self._work, self._tokens))
+
+    def wait(self, timeout: float | None = None) -> None:
+        for watcher, token in tuple(self._tokens):
+            watcher.waits(token)
+        self._end(timeout)
+
+    def _end(self, timeout: float | None = None) -> None:
+        try:
+            self._work.wait(timeout)
+        except DistError as error:
+            _end(self._tokens, error)
+            raise
+        except BaseException:  # it goes on: the time is over, or a signal came
+            for watcher, token in tuple(self._tokens):
+                watcher.waits(token, False)
+            raise
+        _end(self._tokens, None)
+
+    def done(self) -> bool:
+        done = self._work.done()
+        if done:
+            try:
+                self._end()
+            except DistError:
+                return True  # told to the watchers; wait() raises it again
+        return done
+
+    def source(self) -> tuple[int, int]:
+        return self._work.source()
+
+
+def _tell_forgotten(group: Watched, most: int) -> None:
+    """Of the operations that have ended meanwhile."""
+    for _ in range(min(most, len(group._forgotten))):
+        with contextlib.suppress(IndexError):  # another thread was faster
+            _Pending(group, *group._forgotten.pop(0)).done()  # where it has not ended it is forgotten again
+
+
+def _receive(group: Group, **parameters: Any) -> Any:
+    return Group.irecv(group, **parameters).result()
+
+
+def _watched(name: str) -> ShortcutMethod:
+    short = Group.__dict__[name]
+    plain = _receive if name == "recv" else short
+    names, count = parameters(short.__wrapped__)
+    positional = names[:count]
+
+    def method(self: Watched, *args: Any, **named: Any) -> Any:
+        # Too many arguments, or one given twice, are the plain method's to refuse.
+        parameters = dict(zip(positional, args, strict=False))
+        if len(args) > len(positional) or not parameters.keys().isdisjoint(named):
+            return getattr(Group, name)(self, *args, **named)
+        begins = "i" + name if name in ("send", "recv") and self._batch is not None else name
+        # The class may have changed back meanwhile: there is nobody to tell then.
+        return Watched._run(self, begins, getattr(Group, begins) if begins != name else plain, {**parameters, **named})
+
+    method.__name__, method.__doc__ = name, plain.__doc__
+    return ShortcutMethod(short.kind, names, count, method, short.begins, True)
+
+
+for _name in RECORDED:
+    setattr(Watched, _name, _watched(_name))
+    if hasattr(Group, f"plain_{_name}"):
+        _short = Group.__dict__[_name]
+        setattr(Watched, f"plain_{_name}", ShortcutMethod(_short.kind, *parameters(_short.__wrapped__), None, False, True))
+
+
+def attach(group: Group, watcher: Watcher) -> None:
+    """Tells the watcher of the group's operations from now on."""
+    if not isinstance(group, Watched):
+        group.__dict__.update(_watchers=(), _forgotten=[])  # before another thread's call asks for them
+        group.__class__ = Watched
+        assert isinstance(group, Watched)  # for the type checker
+    _tell(group, (*group._watchers, watcher))
+
+
+def _tell(group: Watched, watchers: tuple[Watcher, ...]) -> None:
+    group._watchers = watchers
+    short = getattr(watchers[0], "flight", None) if len(watchers) == 1 else None
+    group._flight, group._row = (None, 0) if short is None else short(group)
+
+
+def detach(group: Group, watcher: Watcher) -> None:
+    """Ends that. Nothing when it was not attached."""
+    if isinstance(group, Watched):
+        _tell(group, tuple(other for other in group._watchers if other is not watcher))
+        if not group._watchers:
+            group._forgotten.clear()
+            group.__class__ = Group  # type: ignore[assignment]

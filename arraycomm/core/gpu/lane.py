@@ -1,0 +1,189 @@
+"""A device's way to the host: a stream in each direction, pinned memory, and what an operation that failed has left behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from ..arrays.buffer import Buffer
+from ..base.errors import CollectiveTimeout, DistError
+from ..base.log import log
+from ..base.typed import Any
+from .pinned import Block, Common, Pool
+from .runtime import TO_DEVICE, TO_HOST, Runtime
+
+_SPINS = 200  # looks at an event before the first sleep: about 100 us
+LONGEST_NAP = 0.001  # s
+_FARTHEST = 2**31 - 1  # bytes between rows (cudaDeviceProp.memPitch)
+PATIENCE = 5.0  # s that close() waits for what has not ended on the device
+
+
+class Event:
+    """One of a lane's, which takes it back: when nobody refers to it, or before, since an exception's traceback may."""
+
+    def __init__(self, handle: int, free: list[int]) -> None:
+        self.handle, self._free = handle, free
+
+    def release(self) -> None:
+        if self.handle:
+            self._free.append(self.handle)
+            self.handle = 0
+
+    __del__ = release
+
+
+class Lane:
+    """One communicator's on one device. Its methods are called while that is the current one."""
+
+    def __init__(self, cuda: Runtime, pool: Pool, device: int) -> None:
+        self.cuda, self.device, self._pool = cuda, device, pool
+        self.down = cuda.stream(device)
+        try:
+            self.up = cuda.stream(device)
+        except DistError:
+            cuda.destroy_stream(self.down)
+            raise
+        self.common: Common | None = None
+        self._events: list[int] = []
+        self._left: list[tuple[list[Event | None], list[Event], Any]] = []
+        self._lock = threading.Lock()  # over what is left: Works end in any thread
+
+    def block(self, nbytes: int, *, common: bool = False) -> Block:
+        """Pinned memory. common: of what all ranks reach, where there is any."""
+        found = self.common.take(nbytes) if common and self.common else None
+        return found or self._pool.take(nbytes)
+
+    def event(self) -> Event:
+        return Event(self._events.pop() if self._events else self.cuda.event(self.device), self._events)
+
+    def record(self, event: Event, stream: int) -> None:
+        self.cuda.record(event.handle, stream)
+
+    def after(self, buffer: Buffer, stream: int) -> None:
+        """What is enqueued on our stream comes after what is under way on the buffer's."""
+        if buffer.count:
+            self.cuda.order(after=buffer.stream, stream=stream, device=self.device)
+
+    def pack(self, buffer: Buffer, slices: list[tuple[int, int]], to: int, kind: int = TO_HOST) -> None:
+        """Enqueues the copy of slices (first element, elements) of a device array, one after the other, to `to`."""
+        for device, pitch, packed, run, rows in _rows(buffer, slices, to):
+            if rows > 1:
+                self.cuda.copy_rows(packed, run, device, pitch, run, rows, kind, self.down)
+            else:
+                self.cuda.copy(packed, device, run, kind, self.down)
+
+    def unpack(self, buffer: Buffer, slices: list[tuple[int, int]], source: int) -> None:
+        """The other way, from pinned memory."""
+        for device, pitch, packed, run, rows in _rows(buffer, slices, source):
+            if rows > 1:
+                self.cuda.copy_rows(device, pitch, packed, run, run, rows, TO_DEVICE, self.up)
+            else:
+                self.cuda.copy(device, packed, run, TO_DEVICE, self.up)
+
+    def wait(self, event: Event, deadline: float, doing: str) -> None:
+        """Blocks the host until the event has come; CollectiveTimeout. CUDA has no wait that ends by a time, so it is polled."""
+        looks = 0
+        while not self.cuda.came(event.handle):
+            looks += 1
+            if looks < _SPINS:
+                continue
+            if time.monotonic() > deadline:
+                raise CollectiveTimeout(f"{doing}: device {self.device} has not come to it in time: what the program enqueued "
+                                        "there before is still under way")
+            time.sleep(min(LONGEST_NAP, 2e-5 * (looks - _SPINS + 1)))
+
+    # ---- after a failure ----
+
+    def leave(self, events: list[Event], held: Any) -> None:
+        """What is enqueued is not waited for: its `events`, and `held`, all memory that it uses, stay until it has ended."""
+        with self._lock:
+            self._left.append(([self._end_of(stream) for stream in (self.down, self.up)], events, held))
+
+    def _end_of(self, stream: int) -> Event | None:
+        try:
+            with self.cuda.on(self.device):
+                event = self.event()
+                self.record(event, stream)
+                return event
+        except DistError:
+            return None  # nobody can tell any more when it ends: held for good
+
+    def reap(self) -> bool:
+        """Lets go what has ended, and pinned memory that is too much; whether nothing is left."""
+        self._pool.trim()
+        if not self._left:
+            return True
+        with self._lock:
+            ended = [left for left in self._left if self._ended(left[0])]
+            self._left = [left for left in self._left if left not in ended]
+        for ends, events, _ in ended:
+            for event in (*ends, *events):
+                if event is not None:
+                    event.release()
+        return not self._left
+
+    def _ended(self, ends: list[Event | None]) -> bool:
+        try:
+            return all(event is not None and self.cuda.came(event.handle) for event in ends)
+        except DistError:
+            return True  # CUDA carries nothing out any more
+
+    def close(self) -> bool:
+        """Waits a moment for what is left; what does not end keeps its memory as long as the process lives.
+
+        Whether all has ended.
+        """
+        try:
+            with self.cuda.on(self.device):
+                self._wait_for_left()
+                _all_of(self.cuda.destroy_event, self._events)
+                _all_of(self.cuda.destroy_stream, [self.down, self.up])
+                if self.common and not self._left:
+                    self.common.close()
+        except DistError as error:
+            log().warning("%s", error)
+        if self._left:
+            log().warning("device %d still has copies of a failed operation enqueued; their memory is never freed", self.device)
+            _forever.append((self._left, self.common))
+        return not self._left
+
+    def _wait_for_left(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not self.reap() and time.monotonic() < deadline:
+            time.sleep(LONGEST_NAP)
+
+
+_forever: list[Any] = []
+
+
+def _all_of(destroy: Callable[[int], None], handles: list[int]) -> None:
+    """Raises the last error."""
+    failure = None
+    while handles:
+        try:
+            destroy(handles.pop())
+        except DistError as error:
+            failure = error
+    if failure is not None:
+        raise failure
+
+
+def _rows(buffer: Buffer, slices: list[tuple[int, int]], packed: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """(address in the array, bytes to the next row, address in packed memory, bytes of a row, rows) of each copy."""
+    width = buffer.nbytes // buffer.count if buffer.count else 1
+    if _even(slices) and (slices[1][0] - slices[0][0]) * width <= _FARTHEST:
+        (start, count), (second, _) = slices[:2]
+        yield buffer.address + start * width, (second - start) * width, packed, count * width, len(slices)
+        return
+    for start, count in slices:
+        yield buffer.address + start * width, 0, packed, count * width, 1
+        packed += count * width
+
+
+def _even(slices: list[tuple[int, int]]) -> bool:
+    """Whether they are several, of one length, at equal distances."""
+    if len(slices) < 2:
+        return False
+    step = slices[1][0] - slices[0][0]
+    return all(count == slices[0][1] and start == slices[0][0] + i * step for i, (start, count) in enumerate(slices))

@@ -1,0 +1,96 @@
+"""Memory on a device: for results of libraries whose arrays cannot be written (JAX), or that nobody here knows, and between
+arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+
+from ..arrays.buffer import Buffer
+from ..arrays.codec import as_bytes
+from ..arrays.dlpack import adopt, give_back
+from ..arrays.types import DeviceType, DType
+from ..base.errors import DistError, ResourceError
+from ..base.typed import Any
+from ..interface.backend import Mover
+from .runtime import ON_DEVICE, TO_DEVICE, TO_HOST, Runtime, runtime
+
+_LEGACY = 1  # the default stream, as DLPack numbers it
+
+
+def refuse_capture(buffer: Buffer) -> None:
+    """DeviceError where its stream is captured into a CUDA graph: before a library is asked for memory, which may end that. Other
+    errors are left to the operation, which tells the peers."""
+    with suppress(DistError), runtime().on(buffer.device_index):
+        runtime().refuse_capture([buffer.stream])
+
+
+def allocate_on(like: Buffer, shape: tuple[int, ...], stream: int = _LEGACY) -> Buffer:
+    """Uninitialised memory on the device of `like`, of its dtype, ready for dlpack.wrap(). stream: the Buffer's.
+
+    Not stream-ordered: libraries drop their arrays from any thread, when work on them may be under way, and cudaFree, which
+    waits for the device, is right then. A thread does that wait. (Memory of cudaMallocAsync is freed without one: on which
+    streams the library has used it nobody tells us.)
+    """
+    cuda, count = runtime(), 1
+    for length in shape:
+        count *= length
+    nbytes = count * DType(like.dtype).itemsize
+    pointer = _malloc(cuda, nbytes, like.device_index) if nbytes else 0
+    release = int(cuda.ffi.cast("uintptr_t", cuda.ffi.addressof(cuda.lib, "cudaFree")))
+    return adopt(shape, like.dtype, pointer, release, pointer, int(DeviceType.CUDA), like.device_index, stream, cuda.enter,
+                 cuda.apart)
+
+
+def symmetric_on(mover: Mover, like: Buffer, shape: tuple[int, ...], dtype: int, timeout: float | None) -> Buffer:
+    """As allocate_on(), of another dtype: symmetric memory where that is of use to what moves arrays there, else any."""
+    refuse_capture(like)
+    template = Buffer(0, 0, dtype, int(DeviceType.CUDA), like.device_index, False, (0,), None)
+    give: Any = getattr(mover, "symmetric_on", None)  # NCCL's
+    found = give(math.prod(shape) * DType(dtype).itemsize, like.device_index, timeout=timeout) if give else None
+    if found is None:
+        return allocate_on(template, shape)
+    address, release, context = found
+    return adopt(shape, dtype, address, release, context, int(DeviceType.CUDA), like.device_index, _LEGACY)
+
+
+def _malloc(cuda: Runtime, nbytes: int, device: int) -> int:
+    try:
+        return cuda.malloc(nbytes, device)
+    except ResourceError:
+        give_back()
+    return cuda.malloc(nbytes, device)
+
+
+def copy_on(source: Buffer, to: Buffer) -> None:
+    """Enqueues a copy of as many bytes, on the stream of `to`, after what is under way on the other's. One of them may be host
+    memory: such a copy has ended on return."""
+    if not source.nbytes:
+        return
+    if DeviceType.CPU in (source.device_type, to.device_type):
+        _copy_across(source, to)
+        return
+    cuda = runtime()
+    with cuda.on(to.device_index):  # a default stream is the current device's
+        if source.stream != to.stream:
+            cuda.order(after=source.stream, stream=to.stream, device=to.device_index)
+        cuda.copy(to.address, source.address, source.nbytes, ON_DEVICE, to.stream)
+
+
+def _copy_across(source: Buffer, to: Buffer) -> None:
+    """Through pinned memory for the time being: for what is seldom copied. Operations are staged (staged.py)."""
+    cuda, down, nbytes = runtime(), to.device_type == DeviceType.CPU, source.nbytes
+    there, here = (source, to) if down else (to, source)
+    with cuda.on(there.device_index):
+        pinned = cuda.host_alloc(nbytes)
+        try:
+            if not down:
+                cuda.ffi.memmove(cuda.ffi.cast("char *", pinned), memoryview(as_bytes(here)), nbytes)
+            cuda.copy(*((pinned, there.address) if down else (there.address, pinned)), nbytes, TO_HOST if down else TO_DEVICE,
+                      there.stream)
+            cuda.synchronize(there.stream, there.device_index)
+            if down:
+                memoryview(as_bytes(here))[:] = cuda.ffi.buffer(cuda.ffi.cast("char *", pinned), nbytes)
+        finally:
+            cuda.free_host(pinned)

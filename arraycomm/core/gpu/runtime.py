@@ -1,0 +1,268 @@
+"""CUDA's runtime as Python calls that raise: the one place where its errors become ours."""
+
+from __future__ import annotations
+
+from ..base.errors import DeviceError, DistBackendError, ResourceError
+from ..base.typed import TYPE_CHECKING, Any
+from .contexts import Contexts, On
+from .library import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TO_HOST, TO_DEVICE, ON_DEVICE = 2, 1, 3  # cudaMemcpyKind
+_MEMORY, _NOT_READY = 2, 600  # cudaErrorMemoryAllocation, cudaErrorNotReady
+_IMPLICIT = 906  # cudaErrorStreamCaptureImplicit: the legacy default stream, while one that waits for it is captured
+_THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: captures by other threads do not forbid this one anything
+_NON_BLOCKING = 1  # cudaStreamNonBlocking: no order with the legacy default stream but by events
+_HIGHEST = -100  # of a stream's priorities: CUDA takes the nearest that the device has
+_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess
+_UNTIMED = 2  # cudaEventDisableTiming
+NO_DRIVER = "CUDA finds no driver for NVIDIA's GPUs (libcuda.so.1) here"
+_VERSION = 12000  # of CUDA, whose form of the driver's functions is meant
+_PORTABLE = 1  # cudaHostAllocPortable, cudaHostRegisterPortable: pinned for all devices
+
+
+class Runtime:
+    """The library, loaded. Streams and events are the integers that CUDA gives. Any thread may call.
+
+    Raises ResourceError where memory is out, DistBackendError for every other error, an earlier asynchronous one included.
+    """
+
+    def __init__(self) -> None:
+        self.ffi, self.lib, self.path = load()
+        self._made = self.ffi.new  # looked up often
+        self._contexts: Contexts | None = None
+
+    def check(self, code: int, doing: str) -> None:
+        """Raises for a code that is no success. doing: "copy 8 bytes to the host"."""
+        if code == 0:
+            return
+        self.lib.cudaGetLastError()  # it is told once: the next call of another library must not find it
+        name, text = (self.ffi.string(function(code)).decode() for function in
+                      (self.lib.cudaGetErrorName, self.lib.cudaGetErrorString))
+        kind = ResourceError if code == _MEMORY else DistBackendError
+        raise kind(f"CUDA failed to {doing}: {text} ({name}, {code})")
+
+    def _integer(self, function: Any, doing: str) -> int:
+        out = self._made("int *")
+        self.check(function(out), doing)
+        return int(out[0])
+
+    def _handle(self, function: Any, doing: str, *arguments: Any) -> int:
+        out = self._made("uintptr_t *")
+        self.check(function(out, *arguments), doing)
+        return int(out[0])
+
+    # ---- devices ----
+
+    def versions(self) -> tuple[int, int]:
+        """Of the runtime and of CUDA that the driver supports (0: no driver), as 12080 for 12.8."""
+        return (self._integer(self.lib.cudaRuntimeGetVersion, "tell its version"),
+                self._integer(self.lib.cudaDriverGetVersion, "tell the driver's version"))
+
+    def device_count(self) -> int:
+        """Raises where there is no driver, or one that is too old."""
+        return self._integer(self.lib.cudaGetDeviceCount, "count the devices")
+
+    def device(self) -> int:
+        """The calling thread's current device."""
+        return self._integer(self.lib.cudaGetDevice, "tell the current device")
+
+    def bus_id(self, device: int) -> str:
+        """The device's place on the PCI bus: equal for two processes that use the same GPU."""
+        out = self._made("char[32]")
+        self.check(self.lib.cudaDeviceGetPCIBusId(out, 32, device), f"tell the bus of device {device}")
+        return str(self.ffi.string(out).decode())
+
+    def on(self, device: int) -> On:
+        """A context in which this device is the calling thread's current one.
+
+        Whatever is called of CUDA belongs within: a call that needs a device makes a context on the current one, also a look at
+        an event of another.
+        """
+        return On(self, device)
+
+    def contexts(self) -> Contexts:
+        if self._contexts is None:  # a machine without a driver has none
+            self._contexts = Contexts(self)
+        return self._contexts
+
+    def driver(self, name: str, kind: str) -> Any:
+        """A function of the driver, which the runtime has loaded; as a C function of this kind."""
+        found, status = self._made("void **"), self._made("int *")
+        newer = getattr(self.lib, "cudaGetDriverEntryPointByVersion", None)  # from 12.5 on, in 13 the only one
+        code = (newer(name.encode(), found, _VERSION, 0, status) if newer else
+                self.lib.cudaGetDriverEntryPoint(name.encode(), found, 0, status))
+        self.check(code, f"find the driver's {name}")
+        if not found[0]:
+            raise DistBackendError(f"the driver of NVIDIA's GPUs has no {name}: CUDA 11.3 or later is needed")
+        return self.ffi.cast(kind, found[0])
+
+    @property
+    def enter(self) -> int:
+        """The address of cudaSetDevice()."""
+        return int(self.ffi.cast("uintptr_t", self.ffi.addressof(self.lib, "cudaSetDevice")))
+
+    @property
+    def apart(self) -> int:
+        """The address of cudaThreadExchangeStreamCaptureMode()."""
+        return int(self.ffi.cast("uintptr_t", self.ffi.addressof(self.lib, "cudaThreadExchangeStreamCaptureMode")))
+
+    def set_device(self, device: int) -> None:
+        self.check(self.lib.cudaSetDevice(device), f"use device {device}")
+
+    # ---- memory ----
+
+    def malloc(self, nbytes: int, device: int) -> int:
+        with self.on(device):
+            return self._handle(self.lib.cudaMalloc, f"allocate {nbytes} bytes on device {device}", nbytes)
+
+    def free(self, pointer: int) -> None:
+        self.check(self.lib.cudaFree(pointer), "free memory of a device")
+
+    def idle(self, device: int) -> None:
+        """Blocks until all that was enqueued on the device has ended. To free memory waits for that, and may happen while a
+        stream is captured, which is over where somebody synchronises with the device."""
+        with self.on(device):
+            try:
+                pointer = self.malloc(1, device)
+            except ResourceError:  # there is no memory, which may be why some is to be freed
+                self.check(self.lib.cudaDeviceSynchronize(), "carry out what was enqueued")
+            else:
+                self.free(pointer)
+
+    def ipc_handle(self, pointer: int) -> bytes:
+        """By which another process opens an allocation of cudaMalloc, all of it."""
+        out = self._made("struct cudaIpcMemHandle *")
+        self.check(self.lib.cudaIpcGetMemHandle(out, pointer), "give a handle of a device's memory")
+        return bytes(self.ffi.buffer(out))
+
+    def ipc_open(self, handle: bytes) -> int:
+        """The address here. On the same device or on one that the current one reaches. Close it."""
+        made = self._made("struct cudaIpcMemHandle *")
+        self.ffi.buffer(made)[:] = handle
+        return self._handle(self.lib.cudaIpcOpenMemHandle, "open another process's memory of a device", made[0], _PEER_ACCESS)
+
+    def ipc_close(self, pointer: int) -> None:
+        self.check(self.lib.cudaIpcCloseMemHandle(pointer), "close another process's memory of a device")
+
+    def host_alloc(self, nbytes: int) -> int:
+        """Pinned host memory."""
+        return self._handle(self.lib.cudaHostAlloc, f"allocate {nbytes} bytes of pinned host memory", nbytes, _PORTABLE)
+
+    def free_host(self, pointer: int) -> None:
+        self.check(self.lib.cudaFreeHost(pointer), "free pinned host memory")
+
+    def pin(self, pointer: int, nbytes: int) -> None:
+        """Host memory that is there already."""
+        self.check(self.lib.cudaHostRegister(pointer, nbytes, _PORTABLE), f"pin {nbytes} bytes of shared memory")
+
+    def unpin(self, pointer: int) -> None:
+        self.check(self.lib.cudaHostUnregister(pointer), "unpin shared memory")
+
+    def copy(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        self.check(self.lib.cudaMemcpyAsync(to, source, nbytes, kind, stream), f"copy {nbytes} bytes")
+
+    def copy_rows(self, to: int, to_pitch: int, source: int, source_pitch: int, width: int, rows: int, kind: int,
+                  stream: int) -> None:
+        """`rows` runs of `width` bytes, which begin `pitch` bytes after each other."""
+        self.check(self.lib.cudaMemcpy2DAsync(to, to_pitch, source, source_pitch, width, rows, kind, stream),
+                   f"copy {rows} times {width} bytes")
+
+    def pointer_type(self, pointer: int) -> tuple[int, int]:
+        """(0 unregistered host, 1 host, 2 device, 3 managed memory; its device)."""
+        out = self._made("struct cudaPointerAttributes *")
+        self.check(self.lib.cudaPointerGetAttributes(out, pointer), "look a pointer up")
+        return int(out.type), int(out.device)
+
+    # ---- streams and events ----
+
+    def stream(self, device: int, *, high_priority: bool = False) -> int:
+        """A new stream, ordered with others by events only."""
+        with self.on(device):
+            return self._handle(self.lib.cudaStreamCreateWithPriority, f"make a stream on device {device}", _NON_BLOCKING,
+                                _HIGHEST if high_priority else 0)
+
+    def destroy_stream(self, stream: int) -> None:
+        self.check(self.lib.cudaStreamDestroy(stream), "destroy a stream")
+
+    def synchronize(self, stream: int, device: int) -> None:
+        """Blocks until all that was enqueued there has ended, however long that takes."""
+        with self.on(device):  # a default stream is the current device's
+            self.check(self.lib.cudaStreamSynchronize(stream), "carry out what was enqueued")
+
+    def refuse_capture(self, streams: Iterable[int]) -> None:
+        """DeviceError where a stream of the current device is being captured into a CUDA graph: what a group does cannot be
+        carried out again without its peers' knowing."""
+        for stream in streams:
+            status = self._made("int *")
+            code = self.lib.cudaStreamIsCapturing(stream, status)
+            if code == _IMPLICIT or (code == 0 and status[0]):
+                if code:
+                    self.lib.cudaGetLastError()
+                raise DeviceError("the array's stream is being captured into a CUDA graph, and a group's operations cannot be: "
+                                  "call them outside of the capture")
+            self.check(code, "tell whether a stream is captured")
+
+    def serve(self, device: int) -> None:
+        """For threads of ours: the calling one makes no context on another device, and what it asks disturbs no capture."""
+        if self.device() != device:
+            self.set_device(device)
+        self.check(self.lib.cudaThreadExchangeStreamCaptureMode(self._made("int *", _THREAD_LOCAL)), "leave captures alone")
+
+    def event(self, device: int) -> int:
+        with self.on(device):
+            return self._handle(self.lib.cudaEventCreateWithFlags, f"make an event on device {device}", _UNTIMED)
+
+    def destroy_event(self, event: int) -> None:
+        """Also before it has come: then it goes when it does."""
+        self.check(self.lib.cudaEventDestroy(event), "destroy an event")
+
+    def record(self, event: int, stream: int) -> None:
+        """The event comes when what was enqueued on the stream until now has ended."""
+        self.check(self.lib.cudaEventRecord(event, stream), "record an event")
+
+    def wait_event(self, stream: int, event: int) -> None:
+        """What is enqueued on the stream from now on begins after the event. Does not block."""
+        self.check(self.lib.cudaStreamWaitEvent(stream, event, 0), "make a stream wait for an event")
+
+    def came(self, event: int) -> bool:
+        """Whether the event has come. Does not block. Raises the error of what was to end before it."""
+        code = self.lib.cudaEventQuery(event)
+        if code == _NOT_READY:
+            self.lib.cudaGetLastError()  # the answer counts as an error for who asks for the last one
+            return False
+        self.check(code, "carry out what was enqueued")
+        return True
+
+    def order(self, *, after: int, stream: int, device: int) -> None:
+        """What is enqueued on `stream` from now on begins when all that is enqueued on `after` has ended."""
+        with self.on(device):
+            event = self._handle(self.lib.cudaEventCreateWithFlags, "make an event", _UNTIMED)
+            try:
+                self.record(event, after)
+                self.wait_event(stream, event)
+            finally:
+                self.destroy_event(event)
+
+
+_runtime: list[Runtime] = []
+
+
+def runtime() -> Runtime:
+    """The process's one. DistBackendError that says what is missing."""
+    if not _runtime:
+        _runtime.append(Runtime())
+    return _runtime[0]
+
+
+def unavailable() -> str | None:
+    """None where there are devices to work with, otherwise one sentence."""
+    try:
+        cuda = runtime()
+        if not cuda.versions()[1]:
+            return NO_DRIVER
+        return None if cuda.device_count() else "CUDA finds no device here"
+    except DistBackendError as error:
+        return str(error)

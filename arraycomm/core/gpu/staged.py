@@ -1,0 +1,330 @@
+"""What a communicator of host memory does with arrays on CUDA devices: they are staged through pinned memory.
+
+Collectives are cut into pieces (operation.py), and each piece is an operation of the host's communicator, any that moves host
+arrays. In one collective either all ranks' arrays are on devices or none: ranks compare that, as shape and dtype. Messages go
+whole, from device or host to device or host.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from copy import copy
+
+from arraycomm._engine import lib
+
+from ..arrays.buffer import Buffer
+from ..arrays.dlpack import adopt, allocate, overlaps
+from ..arrays.types import DType, ReduceOp, reduce_op
+from ..base.errors import CollectiveMismatch, DeviceError, DistBackendError, DistError, ResourceError
+from ..base.log import log
+from ..base.typed import TYPE_CHECKING, Any
+from ..interface.backend import Communicator, Work
+from ..interface.kinds import KINDS, Kind
+from . import pieces
+from .area import SLOT_BYTES
+from .direct import Direct, Moves
+from .kernels import reduces
+from .lane import LONGEST_NAP, PATIENCE, Lane
+from .operation import DEPTH, Held, Operation, Side, StagedWork
+from .pinned import Common, Pool
+from .reach import Reach, find
+from .runtime import Runtime, runtime, unavailable
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _Work = TypeVar("_Work", bound=Work)
+
+_LONG = 1 << 20  # bytes of a block, from which on ranks try whether they reach each other's devices, and use it
+
+_pools: list[Pool] = []  # the process's one: pinned memory serves all devices and groups
+
+
+def _pool(cuda: Runtime) -> Pool:
+    if not _pools:
+        _pools.append(Pool(cuda))
+    return _pools[0]
+
+
+class Staged:
+    """See arraycomm.core.interface.backend.Mover for the contract. `timeout`: the default of its operations, in seconds.
+
+    An asynchronous collective returns when its input has been copied to the host, and its result is copied to the device by
+    who waits: wait(), or done() until it is true.
+    """
+
+    def __init__(self, host: Communicator, timeout: float) -> None:
+        """Raises DistBackendError where CUDA's runtime or a device is missing: nobody aborts a group for that."""
+        missing = unavailable()
+        if missing is not None:
+            raise DistBackendError(f"arrays on GPUs are staged through CUDA's runtime: {missing}")
+        self._host, self._timeout = host, timeout
+        self._cuda = runtime()
+        self._reach: Reach | None = None
+        self._tried = self._shared = False
+        self._vote = allocate((1,), DType.UINT8)
+        self._votes: list[Work] = []  # of calls that were asynchronous here
+        self._lanes: dict[int, Lane] = {}
+        self._under_way: list[Callable[[], Any]] = []  # references to collectives, in their order
+        self._works: weakref.WeakSet[StagedWork] = weakref.WeakSet()  # and messages
+
+    def _lane(self, device: int) -> Lane:
+        if device not in self._lanes:
+            self._lanes[device] = Lane(self._cuda, _pool(self._cuda), device)
+        return self._lanes[device]
+
+    # ---- collectives ----
+
+    def collective(self, kind: Kind, src: Buffer | None, dst: Buffer | None, op: ReduceOp | None = None, root: int = -1,
+                   counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
+                   timeout: float | None = None, async_op: bool = False) -> Work | None:
+        sides = [buffer for buffer in (src, dst) if buffer is not None]
+        exchanges = kind.cuts and kind.joins
+        cut = not exchanges or counts is None
+        if kind.cuts or kind.joins:
+            block = sides[0].count // self._host.size if exchanges else sides[-1 if kind.cuts else 0].count
+            each = [block] * self._host.size if counts is None else list(counts)
+            gives = each if kind.cuts else [each[self._host.rank]]
+            gets = each if kind.joins else [each[self._host.rank]]
+        else:
+            gives = gets = [sides[0].count]
+        if not cut:  # nobody knows the longest part of all ranks: one piece
+            gives, gets = [sides[0].count], [sides[1].count]
+
+        def call(source: Buffer | None, target: Buffer | None, now: list[int] | None, **more: Any) -> Work | None:
+            return self._host.collective(kind, source, target, op, root, now if cut else counts, receives, **more)
+
+        return self._staged(kind, src, gives, dst, gets, layout, timeout, async_op, call=call,
+                            uneven=cut and counts is not None, cut=cut, op=op, root=root)
+
+    def _staged(self, kind: Kind, src: Buffer | None, gives: list[int], dst: Buffer | None, gets: list[int], layout: int,
+                timeout: float | None, async_op: bool, *, call: Callable[..., Any], uneven: bool, cut: bool, op: ReduceOp | None,
+                root: int) -> Work | None:
+        """gives, gets: elements of the blocks of src and of dst, on ranks that have none too. uneven: of different length.
+        cut: into pieces."""
+        name, together = kind.name, not (kind.cuts or kind.joins)
+        any_buffer = src if src is not None else dst
+        assert any_buffer is not None
+        blocks = gives if len(gives) > len(gets) else gets
+        longest, width = max(*gives, *gets), DType(any_buffer.dtype).itemsize
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        nbytes = longest * width * len(blocks)
+        long = cut and longest * width >= _LONG and self._host.size > 1
+        if long and not kind.scans and self._may_reach(any_buffer.dtype, op, nbytes):
+            what = hash((layout, kind.number, root, any_buffer.dtype,
+                         *((op.code, *struct.pack("d", op.factor)) if op else ()), *blocks))
+            moves = Moves(name, self._host.rank, root if kind.gives == lib.ACOMM_ROOT else None, op, gives, gets)
+            if self._between_devices(moves, what, src, dst, nbytes, deadline, async_op):
+                return None
+        # What is reduced as a whole is read, written and read again by the host: short pieces stay in its caches.
+        at_a_time = pieces.PIECE_BYTES // 2 if together and op else pieces.PIECE_BYTES
+        per_piece = pieces.elements(width, len(blocks), at_a_time) if cut else max(1, longest)
+        number = pieces.number(longest, per_piece)
+        sides = Side(src, gives, per_piece) if src else None, Side(dst, gets, per_piece) if dst else None
+
+        def step(source: Buffer | None, target: Buffer | None, index: int, **more: Any) -> Any:
+            now = pieces.counts(blocks, index, per_piece) if uneven else None
+            return call(source, target, now, layout=piece_layout(layout, index, number), **more)
+
+        operation = Operation(name, *sides, number, deadline, step, together=together)
+        if number > 1 and self._host.size > 1 and not self._shared:
+            self._share(name, operation.touches, piece_layout(layout, -1, number), deadline, async_op=async_op)
+        self._settle_before(operation.touches)
+        work = self._carry_out(operation, any_buffer.device_index, async_op, self._failed)
+        return None if work is None else Held(self._begun(work))
+
+    def _may_reach(self, dtype: int, op: ReduceOp | None, nbytes: int) -> bool:
+        """Whether such operations go from device to device, or it is to be found out. The same on all ranks."""
+        possible = op is None or reduces(dtype, op, self._host.size)
+        return possible and (not self._tried or (self._reach is not None and self._reach.takes(op, nbytes)))
+
+    def _between_devices(self, moves: Moves, what: int, src: Buffer | None, dst: Buffer | None, nbytes: int,
+                         deadline: float, async_op: bool) -> bool:
+        """Carries it out so, and gives True, where ranks reach each other's devices and all of them wait for its end."""
+        touched = [buffer for buffer in (src, dst) if buffer is not None]
+        width = DType(touched[0].dtype).itemsize
+        waits = not async_op and not (moves.op and dst is not None and dst.address % width)  # where no kernel can write
+        per_piece = pieces.elements(width, len(moves.gives), SLOT_BYTES)
+        number = pieces.number(max(*moves.gives, *moves.gets), per_piece)
+
+        def meet(index: int) -> bool:
+            return self._meet(piece_layout(what, index, number), deadline, waits=waits)
+
+        reach = self._reached(moves.name, touched, deadline, meet, waits=waits)
+        if reach is None or not reach.takes(moves.op, nbytes):
+            return False
+        operation = Direct(moves, reach, Side(src, moves.gives, per_piece) if src else None,
+                           Side(dst, moves.gets, per_piece) if dst else None, per_piece, number, deadline, meet)
+        self._settle_before(operation.touches)
+        self._carry_out(operation, touched[0].device_index, False, self._failed)
+        return operation.ended
+
+    def _meet(self, layout: int, deadline: float, *, waits: bool) -> bool:
+        """All ranks are there, and mean the same; whether all of them wait. Who does not, goes on at once."""
+        vote = self._vote if waits else allocate((1,), DType.UINT8)
+        memoryview(vote)[0] = waits
+        work = self._host.collective(KINDS["all_reduce"], vote, vote, reduce_op("min"), layout=layout,
+                                      timeout=max(0.0, deadline - time.monotonic()), async_op=not waits)
+        if work is not None:
+            self._votes = [earlier for earlier in self._votes if not earlier.done()] + [work]
+        return waits and bool(memoryview(vote)[0])
+
+    def _share(self, name: str, buffers: Sequence[Buffer], layout: int, deadline: float, *, async_op: bool) -> None:
+        """Pinned memory that all ranks reach, with the first collective of several pieces for which all of them wait."""
+        def share() -> None:
+            self._shared = self._meet(layout, deadline, waits=not async_op)
+            if self._shared:
+                lane = self._lane(buffers[0].device_index)
+                lane.common = self._common(deadline)
+
+        self._all_ranks(name, buffers, share)
+
+    def _common(self, deadline: float) -> Common | None:
+        """None where ranks do not share memory, or one of them has none left; where only this one cannot pin it, it copies."""
+        nbytes = 2 * DEPTH * pieces.PIECE_BYTES
+        try:
+            found = self._host.symmetric(nbytes, timeout=max(0.0, deadline - time.monotonic()))
+            memory = adopt((nbytes,), DType.UINT8, *found) if found else None
+        except ResourceError as error:
+            return self._private(error)
+        try:
+            return Common(self._cuda, memory, pieces.PIECE_BYTES) if memory else None
+        except (DistBackendError, ResourceError) as error:
+            return self._private(error)
+
+    @staticmethod
+    def _private(error: DistError) -> None:
+        log().info("arrays on GPUs are staged through private memory: %s", error)
+
+    def _all_ranks(self, name: str, buffers: Sequence[Buffer], do: Callable[[], None]) -> None:
+        """What they do together before a collective on these. An error there is the collective's."""
+        try:
+            with self._cuda.on(buffers[0].device_index):
+                self._cuda.refuse_capture(buffer.stream for buffer in buffers)
+                do()
+        except DeviceError:  # nothing has been sent
+            raise
+        except BaseException as error:
+            raise _about(name, buffers, self._told(name, error)) from error.__cause__
+
+    def _reached(self, name: str, buffers: list[Buffer], deadline: float, meet: Callable[[int], bool], *,
+                 waits: bool) -> Reach | None:
+        """How ranks reach each other's devices; None where one that does not wait has said that it goes over the host. All
+        of them try at once: with the first long collective that may go so, and that is synchronous on all."""
+        if self._tried and waits:
+            return self._reach
+        agreed = False
+
+        def find_ways() -> None:
+            nonlocal agreed
+            agreed = meet(0 if self._tried else -1)
+            if agreed:
+                self._reach = find(self._host, self._lane(buffers[0].device_index), deadline)
+                self._tried = True
+
+        self._all_ranks(name, buffers, find_ways)
+        return self._reach if agreed else None
+
+    def _carry_out(self, operation: Operation, device: int, async_op: bool,
+                   fail: Callable[[Operation, BaseException], BaseException]) -> StagedWork | None:
+        try:
+            with self._cuda.on(device):
+                self._cuda.refuse_capture(buffer.stream for buffer in operation.touches)
+                operation.begin(self._lane(device), whole=async_op)
+                if async_op:
+                    work = StagedWork(operation, operation.started(), fail)
+                    self._works.add(work)
+                    return work
+                operation.run()
+        except DeviceError:  # nothing has been sent
+            raise
+        except BaseException as error:
+            raise fail(operation, error) from error.__cause__
+        return None
+
+    def _begun(self, work: _Work) -> _Work:
+        """work: with `ended`, and the Buffer that it `writes`."""
+        self._under_way.append(weakref.ref(work))
+        return work
+
+    def _settle_before(self, touches: Sequence[Buffer]) -> None:
+        """The order of a group's operations is that of the calls: what they have yet to write is written before it is read."""
+        found = [(reference, reference()) for reference in self._under_way]
+        alive = [(reference, work) for reference, work in found if work is not None and not work.ended]
+        self._under_way = [reference for reference, _ in alive]
+        for _, work in alive:
+            if work.writes is not None and any(overlaps(buffer, work.writes) for buffer in touches):
+                work.wait()
+
+    def _failed(self, operation: Operation, error: BaseException) -> BaseException:
+        told = self._told(operation.name, error)
+        if told is error:
+            return self._unsent(operation, error)
+        operation.abandon()
+        return told
+
+    def _told(self, name: str, error: BaseException) -> BaseException:
+        """What to raise. The peers, who may wait for this rank's next piece, are told; those who know already take no notice."""
+        self._host.abort(f"{name} of arrays on a GPU: {type(error).__name__}: {error}")
+        if isinstance(error, CollectiveMismatch):
+            told = copy(error)
+            told.args = (f"{error}. Here the array is on a GPU: in one call all ranks' arrays must be on GPUs, or none",)
+            return told
+        return error
+
+    # ---- point to point ----
+
+    def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Work | None:
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        operation = Operation("send", Side(src, [src.count], max(1, src.count)), None, 1, deadline,
+                              lambda source, _target, _index, **more: self._host.send(source, peer, tag, **more))
+        return self._carry_out(operation, src.device_index, async_op, self._unsent)
+
+    def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Work:
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        operation = Operation("recv", None, Side(dst, [dst.count], max(1, dst.count)), 1, deadline,
+                              lambda _source, target, _index, **more: self._host.recv(target, peer, tag, **more))
+        work = self._carry_out(operation, dst.device_index, True, self._unsent)
+        assert work is not None
+        if not async_op:
+            work.wait()
+        return Held(work)
+
+    def _unsent(self, operation: Operation, error: BaseException) -> BaseException:
+        """What to raise. A message that failed leaves the group as it is."""
+        operation.abandon()
+        return _about(operation.name, operation.touches, error)
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """After the host's communicator, which has ended all works. Waits a moment for devices that have not."""
+        deadline = time.monotonic() + PATIENCE
+        while late := [work for work in list(self._works) if not work.done()]:
+            if time.monotonic() > deadline:
+                log().warning("%s has not ended on its device; what it uses there is not freed", late[0].operation.name)
+                break
+            time.sleep(LONGEST_NAP)
+        closing = [lane for lane in self._lanes.values() if not any(work.operation.on_lane(lane) for work in late)]
+        idle = all([lane.close() for lane in closing]) and not late
+        self._lanes.clear()
+        if self._reach is not None and idle:
+            self._reach.close()
+        self._reach = None
+
+
+def _about(name: str, buffers: Sequence[Buffer], error: BaseException) -> BaseException:
+    """CUDA's errors do not know what they were for."""
+    if type(error) in (DistBackendError, ResourceError):
+        return type(error)(f"{name} of an array on GPU {buffers[0].device_index}: {error}")
+    return error
+
+
+def piece_layout(layout: int, index: int, number: int) -> int:
+    """What ranks compare: beside what they compare on the host that it is staged, which piece this is, and of how many."""
+    return hash((0x57A6ED, layout, index, number)) & 0xFFFFFFFF | 1

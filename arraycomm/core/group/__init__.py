@@ -1,0 +1,1 @@
+"""Group, and what its methods are made of."""

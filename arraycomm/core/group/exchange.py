@@ -1,0 +1,109 @@
+"""Small exchanges of integers between the ranks of a communicator, before an operation that needs them."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Sequence
+
+from ..arrays.buffer import Buffer
+from ..arrays.dlpack import resolve
+from ..arrays.opaque import dtype_name, row
+from ..base.errors import CollectiveMismatch
+from ..base.typed import TYPE_CHECKING
+from ..interface.backend import Communicator
+from ..interface.kinds import KINDS
+from . import arguments, shapes
+
+if TYPE_CHECKING:
+    from .group import Group
+
+
+def _int64(values: Sequence[int]) -> tuple[array.array[int], Buffer]:
+    memory = array.array("q", values)
+    return memory, resolve(memory)
+
+
+def gather_integers(communicator: Communicator, mine: Sequence[int], timeout: float | None,
+                    layout: int = 0) -> list[tuple[int, ...]]:
+    """Every rank's integers (64-bit, as many on each), in rank order. layout: see Communicator.collective()."""
+    n, size = len(mine), communicator.size
+    _, src = _int64(mine)
+    everything, dst = _int64([0] * (n * size))
+    communicator.collective(KINDS["all_gather"], src, dst, layout=layout, timeout=timeout)
+    return [tuple(everything[i * n : (i + 1) * n]) for i in range(size)]
+
+
+def _tail(src: Buffer) -> int:
+    """63 bits that differ where dtype or the dimensions after the first differ."""
+    return hash((src.dtype, src.shape[1:])) & 0x7FFFFFFFFFFFFFFF
+
+
+def first_dimensions(group: Group, src: Buffer, timeout: float | None) -> list[int]:
+    """The first dimension of every rank's array. CollectiveMismatch (on all ranks) when the others differ."""
+    if not src.shape:
+        raise ValueError("uneven arrays need a first dimension, and a 0-d array has none")
+    answers = gather_integers(group._communicator, [src.shape[0], _tail(src)], timeout)
+    _same_tail(group, src, [answer[1] for answer in answers])
+    return [answer[0] for answer in answers]
+
+
+def given_rows(group: Group, src: Buffer, counts: Sequence[int] | None, uneven: bool, timeout: float | None) -> list[int] | None:
+    """The first dimension of every rank's array, where they may differ."""
+    if counts is not None:
+        return shapes.check_rows(src.shape, group.rank, group.size, counts)
+    return first_dimensions(group, src, timeout) if uneven else None
+
+
+def scattered_rows(group: Group, src: Buffer, root: int, counts: Sequence[int] | None, timeout: float | None) -> list[int]:
+    """The rows that each rank gets of the root's array. counts: as given; None: those of the ranks' own arrays, and for the root
+    what is left."""
+    if counts is not None and group.rank == root:
+        return shapes.check_counts(src.shape, group.size, counts, "counts")
+    if counts is not None:
+        return arguments.counts("counts", counts, group.size)
+    rows = first_dimensions(group, src, timeout)
+    rows[root] -= sum(rows) - rows[root]
+    if rows[root] < 0:  # on all ranks
+        raise ValueError(f"scatter: the ranks other than the root {root} take {-rows[root]} rows more than its x has")
+    return rows
+
+
+def blocks_of_root(group: Group, root: int, src: Buffer, rows: Sequence[int]) -> tuple[list[int], list[int]]:
+    """As counts of an all_to_all between the root, which has the blocks of all ranks, and each of them: (one way, the other)."""
+    whole = [n * row(src) for n in rows]
+    own = [whole[group.rank] if rank == root else 0 for rank in range(group.size)]
+    return own, whole if group.rank == root else [0] * group.size
+
+
+def same_values(group: Group, values: Sequence[int], otherwise: str) -> None:
+    """CollectiveMismatch (on all ranks; the group stays usable) unless all are equal. values: every rank's. otherwise: what ranks
+    do whose values differ."""
+    odd = [rank for rank, value in enumerate(values) if value != values[0]]
+    if odd:
+        raise CollectiveMismatch(f"rank {group.rank} of {group.size} in group {group.name!r}: ranks 0 and {odd[0]} {otherwise}",
+                                 ranks=tuple(odd), members=group.ranks)
+
+
+def _same_tail(group: Group, src: Buffer, tails: Sequence[int]) -> None:
+    same_values(group, tails, "give arrays of different dtype or different dimensions after the first; here it is "
+                f"{dtype_name(src)} of shape {src.shape}")
+
+
+def agreed_counts(group: Group, src: Buffer, send: Sequence[int], recv: Sequence[int] | None,
+                  timeout: float | None) -> list[int]:
+    """The rows that every rank sends to this one.
+
+    CollectiveMismatch (on all ranks) when some rank expects other numbers, or arrays differ beyond their first dimension.
+    """
+    size, me = group.size, group.rank
+    expected_here = [-1] * size if recv is None else arguments.counts("recv_counts", recv, size)
+    answers = gather_integers(group._communicator, [_tail(src), *send, *expected_here], timeout)
+    _same_tail(group, src, [answer[0] for answer in answers])
+    for receiver, answer in enumerate(answers):
+        for sender in range(size):
+            expected, given = answer[1 + size + sender], answers[sender][1 + receiver]
+            if expected not in (-1, given):
+                raise CollectiveMismatch(
+                    f"rank {me} of {size} in group {group.name!r}: all_to_all: rank {receiver} expects {expected} "
+                    f"rows from rank {sender}, which sends {given}", ranks=(receiver, sender), members=group.ranks)
+    return [answers[sender][1 + me] for sender in range(size)]

@@ -1,0 +1,202 @@
+"""GradientReducer: the gradients of all ranks reduced in buckets, each under way while the next gradients are computed."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+from ..arrays.buffer import Buffer
+from ..arrays.codec import as_bytes
+from ..arrays.dlpack import adopt, allocate, resolve, resolve_out, wrap
+from ..arrays.joined import copy
+from ..arrays.types import DeviceType, DType, ReduceOp
+from ..base.digest import sha256
+from ..base.errors import CollectiveMismatch
+from ..base.typed import Any
+from . import arguments, buckets
+from .exchange import gather_integers
+from .group import Group
+
+_MISSING = object()
+
+
+def _on_host(buffer: Buffer) -> bool:
+    return buffer.device_type == DeviceType.CPU
+
+
+class _Like:
+    """What is known of an array before it comes."""
+
+    def __init__(self, x: Any) -> None:
+        buffer = resolve(x)
+        self.shape, self.dtype, self.count, self.nbytes = buffer.shape, DType(buffer.dtype), buffer.count, buffer.nbytes
+        self.packs = _on_host(buffer)  # those on a device are left where they are: each is a bucket of its own
+
+    def check(self, index: int, buffer: Buffer) -> None:
+        if _on_host(buffer) != self.packs:
+            here, there = ("on a device", "in host memory") if self.packs else ("in host memory", "on a device")
+            raise ValueError(f"array {index} lies {here}; the reducer was made for one {there}")
+        if (buffer.shape, buffer.dtype) != (self.shape, self.dtype):
+            raise ValueError(f"array {index} is {DType(buffer.dtype).label} of shape {buffer.shape}; the reducer was made for "
+                             f"{self.dtype.label} of shape {self.shape}")
+
+
+class _Bucket:
+    """Arrays that are reduced in one operation. A bucket of one array has no memory of its own."""
+
+    def __init__(self, group: Group, indices: Sequence[int], likes: Sequence[_Like]) -> None:
+        self.indices = indices
+        self.missing = len(indices)  # arrays that have not come
+        self.work: Any = None
+        self.alone: Any = None  # of a bucket of one array, once that has come: its Buffer, and the Destination of its result
+        self.parts: dict[int, Buffer] = {}
+        if len(indices) == 1:
+            return
+        dtype, count = likes[indices[0]].dtype, sum(likes[index].count for index in indices)
+        # Memory that all ranks of a host reach: nothing is copied but gradients into it and out of it.
+        found = group._communicator.symmetric(count * dtype.itemsize)
+        self.whole = adopt((count,), dtype, *found) if found else allocate((count,), dtype)
+        start = 0
+        for index in indices:
+            self.parts[index] = self.whole.part(start, likes[index].shape)
+            start += likes[index].count
+
+
+class GradientReducer:
+    """Reduces the arrays of a list over a group's ranks. Every rank makes one with alike arrays, and calls it alike.
+
+    group: used by nothing else between the first push() and finish().
+    like: the parameters, or any arrays of the gradients' shapes and dtypes, in host memory or on a device as those are; of any
+        library, mixed if you like.
+    op: as all_reduce's. bucket_bytes: arrays of one dtype share an operation up to this many bytes.
+
+    The results do not depend on bucket_bytes: each element is reduced in the order of the ranks. (Among several hosts that
+    needs ARRAYCOMM_ALGORITHM=all_reduce=pairwise; otherwise the order there depends on how long an operation is.)
+    Not for several threads at once. Raises ValueError or TypeError for arrays that cannot be reduced, CollectiveMismatch on
+    all ranks when they differ between ranks.
+    """
+
+    def __init__(self, group: Group, like: Sequence[Any], *, op: str | ReduceOp = "avg",
+                 bucket_bytes: int = buckets.DEFAULT_BYTES) -> None:
+        arguments.integer("bucket_bytes", bucket_bytes)
+        self.group, self.op = group, op
+        self._templates = list(like)
+        self._likes = [_Like(x) for x in self._templates]
+        for known in self._likes:
+            arguments.reduction(op, known.dtype)
+        self._agree(bucket_bytes)
+        kinds = [("host", known.dtype) if known.packs else index for index, known in enumerate(self._likes)]
+        planned = buckets.plan([known.nbytes for known in self._likes], kinds, bucket_bytes)
+        self._buckets = [_Bucket(group, indices, self._likes) for indices in planned]
+        self._of = {index: bucket for bucket in self._buckets for index in bucket.indices}
+        self._reset()
+
+    @property
+    def buckets(self) -> list[list[int]]:
+        """The indices of the arrays in each bucket, in the order in which buckets are reduced."""
+        return [list(bucket.indices) for bucket in self._buckets]
+
+    def reduce(self, arrays: Sequence[Any], *, out: Sequence[Any] | None = None) -> list[Any]:
+        """All of them at once; new arrays of the same libraries, or written into those of `out` (`out=arrays`: in place).
+
+        None stands for a gradient that this rank does not have; it counts as zeros.
+        """
+        for name, given in (("arrays", arrays), ("out", out)):
+            if given is not None and len(given) != len(self._likes):
+                raise ValueError(f"{name} has {len(given)} arrays; the reducer was made for {len(self._likes)}")
+        for index, array in enumerate(arrays):  # before anything is sent
+            self._check(index, array, None if out is None else out[index])
+        for index in reversed(range(len(arrays))):
+            self.push(index, arrays[index], out=None if out is None else out[index])
+        return self.finish()
+
+    def push(self, index: int, array: Any, *, out: Any = None) -> None:
+        """One gradient is there. Once all arrays of a bucket are, and the buckets before it are under way, it is reduced.
+
+        Returns at once. The array must not be changed before finish(). out: where its result is written.
+        """
+        index = operator.index(index)
+        if not 0 <= index < len(self._likes):
+            raise ValueError(f"there is no array {index}; the reducer was made for {len(self._likes)}")
+        if self._come[index] is not _MISSING:
+            raise ValueError(f"array {index} was pushed twice; call finish() once all have been pushed")
+        bucket = self._of[index]
+        source, buffer = self._check(index, array, out)
+        if bucket.parts:
+            copy(buffer, bucket.parts[index])
+        else:  # as it is in order now: when the bucket's turn comes its library may work on another stream
+            bucket.alone = buffer, (arguments.in_place(source, buffer) if out is source else
+                                    arguments.destination(source, buffer, buffer.shape, out))
+        self._come[index], self._out[index] = source, out
+        bucket.missing -= 1
+        self._start()
+
+    def finish(self) -> list[Any]:
+        """Waits for all buckets and gives the results, in the order of the arrays. ValueError when some have not been pushed."""
+        late = [index for index, array in enumerate(self._come) if array is _MISSING]
+        if late:
+            raise ValueError(f"arrays {late[:8]}{' and more' if len(late) > 8 else ''} have not been pushed; push None for "
+                             "gradients that this rank does not have")
+        results: list[Any] = [None] * len(self._likes)
+        try:
+            for bucket in self._buckets:
+                bucket.work.wait()
+                for index in bucket.indices:
+                    results[index] = self._result(index, bucket.parts[index]) if bucket.parts else bucket.alone[1].array()
+        finally:
+            self._reset()
+        return results
+
+    def _check(self, index: int, array: Any, out: Any) -> tuple[Any, Buffer]:
+        """The array, or zeros for None, and as a Buffer."""
+        source = _zeros(self._templates[index], index) if array is None else array
+        buffer = resolve(source)
+        self._likes[index].check(index, buffer)
+        if out is not None:
+            self._likes[index].check(index, resolve_out(out))
+        return source, buffer
+
+    def _agree(self, bucket_bytes: int) -> None:
+        text = repr([(known.shape, int(known.dtype), known.packs) for known in self._likes]) + f"{bucket_bytes} {self.op}"
+        mine = int.from_bytes(sha256(text.encode()).digest()[:7], "big")
+        answers = [answer[0] for answer in gather_integers(self.group._communicator, [mine], None)]
+        odd = tuple(rank for rank, answer in enumerate(answers) if answer != answers[0])
+        if odd:
+            raise CollectiveMismatch(f"rank {self.group.rank} of {self.group.size} in group {self.group.name!r}: "
+                                     f"GradientReducer: rank {odd[0]} was given other shapes, dtypes, kinds of devices, op or "
+                                     "bucket_bytes than rank 0", ranks=odd, members=self.group.ranks)
+
+    def _reset(self) -> None:
+        self._come: list[Any] = [_MISSING] * len(self._likes)
+        self._out: list[Any] = [None] * len(self._likes)
+        self._started = 0
+        for bucket in self._buckets:
+            bucket.missing, bucket.work, bucket.alone = len(bucket.indices), None, None
+
+    def _start(self) -> None:
+        """In the order of the buckets, which is the same on all ranks, whatever the order in which arrays come."""
+        while self._started < len(self._buckets) and not self._buckets[self._started].missing:
+            bucket = self._buckets[self._started]
+            if bucket.parts:
+                bucket.work = self.group.all_reduce(bucket.whole, self.op, out=bucket.whole, async_op=True)
+            else:
+                buffer, to = bucket.alone
+                bucket.work = self.group.all_reduce(buffer, self.op, out=to.buffer, async_op=True)
+            self._started += 1
+
+    def _result(self, index: int, part: Buffer) -> Any:
+        """The caller's: a bucket's memory is used again."""
+        out = self._out[index]
+        into = allocate(part.shape, part.dtype) if out is None else resolve_out(out)
+        copy(part, into)
+        return wrap(into, self._come[index]) if out is None else out
+
+
+def _zeros(template: Any, index: int) -> Any:
+    """A host array as the template, of zeros."""
+    buffer = resolve(template)
+    if not _on_host(buffer):
+        raise ValueError(f"array {index} lies on a device: push zeros there for a gradient that this rank does not have")
+    zeros = allocate(buffer.shape, buffer.dtype)
+    memoryview(as_bytes(zeros))[:] = bytes(zeros.nbytes)
+    return wrap(zeros, template)

@@ -1,0 +1,285 @@
+"""Collectives and messages of Python objects, as a part of Group.
+
+Objects travel by codec.py, which carries plain data and arrays only. allow_pickle=True pickles them instead, which any
+rank can misuse to run code in the others: all ranks must say so, or all get ValueError. First the ranks exchange lengths, so
+a rank whose object cannot be sent is an error on all of them, and the group stays usable.
+"""
+
+from __future__ import annotations
+
+import array
+import importlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from ..arrays import codec
+from ..arrays.buffer import Buffer
+from ..arrays.codec import as_bytes
+from ..arrays.dlpack import allocate, resolve
+from ..arrays.types import DType
+from ..base.errors import DistError
+from ..base.typed import TYPE_CHECKING, Any
+from ..interface.backend import Communicator
+from . import arguments
+from .exchange import gather_integers
+from .work import Work, wait_all
+
+_SAFE, _PICKLED, _FAILED = range(3)
+_HEADS, _CONTENTS = 2**62, 3 * 2**61  # tags from here on are of objects, so that no receive of an array takes one
+_ANY_OBJECT = -2  # a receive's tag: any from _HEADS to _CONTENTS
+_CONTENTS_TAGS = 2**61 - 1  # and the last one is TAG_WATCH
+_numbers = itertools.count()  # of the objects that this process sends, by which contents are known
+_LENGTH = 8  # bytes of a length in front of an object
+
+
+class ObjectCollectives:
+    """The methods of Group that take and give objects. `timeout`: seconds for each step; None takes the group's."""
+
+    rank: int
+    size: int
+    _communicator: Communicator
+    if TYPE_CHECKING:
+        all_gather: Any
+        gather: Any
+        scatter: Any
+        broadcast: Any
+        isend: Any
+        irecv: Any
+        _started: Callable[[Work], Work]
+        _batch: Any
+
+    def all_gather_object(self, obj: object, *, allow_pickle: bool = False, timeout: float | None = None) -> list[Any]:
+        """Every rank's object, in rank order, on every rank."""
+        data, sizes = _agree(self._communicator, [obj], allow_pickle, timeout)
+        whole = _bytes(sum(sizes))
+        self.all_gather(_readable(data[0]), counts=sizes, out=whole, timeout=timeout)
+        return _parts(whole, sizes, allow_pickle)
+
+    def gather_object(self, obj: object, root: int = 0, *, allow_pickle: bool = False,
+                      timeout: float | None = None) -> list[Any] | None:
+        """Every rank's object, in rank order, on `root`; None elsewhere."""
+        root = arguments.root(root, self.size)
+        data, sizes = _agree(self._communicator, [obj], allow_pickle, timeout)
+        longest = max(sizes)
+        whole = _bytes(longest * self.size) if self.rank == root else None
+        self.gather(_readable(data[0].ljust(longest, b"\0")), root, out=whole, timeout=timeout)
+        if whole is None:
+            return None
+        view = memoryview(whole)
+        return [_object(view[r * longest : r * longest + size], r, allow_pickle) for r, size in enumerate(sizes)]
+
+    def broadcast_object(self, obj: object = None, root: int = 0, *, allow_pickle: bool = False,
+                         timeout: float | None = None) -> Any:
+        """The root's object on every rank; what the others give is ignored. The root gets its own object back."""
+        root = arguments.root(root, self.size)
+        mine = [obj] if self.rank == root else []
+        data, sizes = _agree(self._communicator, mine, allow_pickle, timeout)
+        whole = _bytes(sizes[root])
+        if self.rank == root:
+            memoryview(whole)[:] = data[0]
+        self.broadcast(whole, root, out=whole, timeout=timeout)
+        return obj if self.rank == root else _object(memoryview(whole), root, allow_pickle)
+
+    def scatter_objects(self, objs: Sequence[object] | None = None, root: int = 0, *, allow_pickle: bool = False,
+                        timeout: float | None = None) -> Any:
+        """Object r of the root's sequence on rank r. ValueError at the root unless there is one for every rank."""
+        root = arguments.root(root, self.size)
+        mine: Sequence[object] = ()
+        if self.rank == root:
+            if objs is None or len(objs) != self.size:
+                raise ValueError(f"scatter_objects needs one object for each of the {self.size} ranks, got "
+                                 f"{'none' if objs is None else len(objs)}")
+            mine = objs
+        data, sizes = _agree(self._communicator, mine, allow_pickle, timeout)
+        part = _bytes(_LENGTH + sizes[root])
+        whole = b"".join((len(one).to_bytes(_LENGTH, "little") + one).ljust(part.count, b"\0") for one in data)
+        self.scatter(_readable(whole) if self.rank == root else None, root, out=part, timeout=timeout)
+        view = memoryview(part)
+        return _object(view[_LENGTH : _LENGTH + int.from_bytes(view[:_LENGTH], "little")], root, allow_pickle)
+
+    def send_object(self, obj: object, dest: int, tag: int = 0, *, allow_pickle: bool = False,
+                    timeout: float | None = None) -> Work | None:
+        """Sends an object to rank `dest`, whose recv_object() or irecv_object() takes it. Inside batch() it returns a Work at
+        once."""
+        work = self.isend_object(obj, dest, tag, allow_pickle=allow_pickle, timeout=timeout)
+        return work if self._batch is not None else work.result()
+
+    def isend_object(self, obj: object, dest: int, tag: int = 0, *, allow_pickle: bool = False,
+                     timeout: float | None = None) -> Work:
+        """As send_object(), but returns a Work at once. The object is encoded by then, and may be changed."""
+        tag = _checked_tag(tag)
+        data, number = _encode(obj, allow_pickle), next(_numbers) % _CONTENTS_TAGS
+        head = array.array("q", [_PICKLED if allow_pickle else _SAFE, len(data), number])
+        return Work(_Both(self.isend(head, dest, _HEADS + tag, timeout=timeout),
+                          self.isend(_readable(data), dest, _CONTENTS + number, timeout=timeout)), arguments.nothing)
+
+    def recv_object(self, source: int | None = None, tag: int = 0, *, allow_pickle: bool = False,
+                    timeout: float | None = None) -> Any:
+        """Receives an object and gives (object, source). source: a rank, or None for any. tag: or arraycomm.ANY_TAG.
+
+        ValueError when it was pickled and allow_pickle is False, or the other way round; it is gone then.
+        Inside batch() it returns a Work at once.
+        """
+        work = self.irecv_object(source, tag, allow_pickle=allow_pickle, timeout=timeout)
+        return work if self._batch is not None else work.result()
+
+    def irecv_object(self, source: int | None = None, tag: int = 0, *, allow_pickle: bool = False,
+                     timeout: float | None = None) -> Work:
+        """As recv_object(), but returns a Work at once; its result() is (object, source).
+
+        Several that take the same messages take them in the order of the calls, whichever is waited for first. A long object
+        (above 1 MiB, say) comes while its Work is waited for, or asked by done().
+        """
+        head = array.array("q", [0, 0, 0])
+        if tag is not None and arguments.integer("tag", tag) == arguments.ANY_TAG:
+            source = arguments.source(source, self.size)
+            arguments.seconds(timeout)
+            pending = self._communicator.recv(resolve(head), source, _ANY_OBJECT, timeout=timeout, async_op=True)
+            work = self._started(Work(pending, lambda: pending.source()[0]))
+        else:
+            received = self.irecv(source, _HEADS + _checked_tag(tag), out=head, timeout=timeout)
+            work = Work(received, lambda: received.result().source)
+        incoming = _Incoming(self, head, work, allow_pickle, timeout)
+        return Work(incoming, incoming.object)
+
+
+class _Both:
+    """The two messages of an object that is sent, as one operation."""
+
+    def __init__(self, *works: Work) -> None:
+        self._works = works
+
+    def wait(self, timeout: float | None = None) -> None:
+        wait_all(self._works, timeout)
+
+    def done(self) -> bool:
+        return all(work.done() for work in self._works)
+
+
+class _Incoming:
+    """An object that is received, as one operation: the head, which says how long the contents are and which tag they have,
+    then those. So contents cannot be taken for a head, nor for another object's contents."""
+
+    def __init__(self, group: ObjectCollectives, head: array.array[int], work: Work, allow_pickle: bool,
+                 timeout: float | None) -> None:
+        self._group, self._head, self._work, self._pickled, self._timeout = group, head, work, allow_pickle, timeout
+        self._lock = threading.Lock()  # several threads may wait
+        self._contents: Work | None = None
+        self._error: ValueError | None = None  # of a head that announces what cannot be
+
+    def _announced(self, timeout: float | None) -> Work:
+        self._sender = self._work.result(timeout)
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._contents is None:
+                try:
+                    self._contents = self._expect(*self._head)
+                except ValueError as error:
+                    self._error = error
+                    raise
+            return self._contents
+
+    def _expect(self, kind: int, length: int, number: int) -> Work:
+        _check_length(self._sender, length)
+        if not 0 <= number < _CONTENTS_TAGS:
+            raise ValueError(f"rank {self._sender} announces an object of number {number}, which none has")
+        self._data = _bytes(length)
+        tag = _CONTENTS + number
+        pending = self._group._communicator.recv(self._data, self._sender, tag, timeout=self._timeout, async_op=True)
+        return Work(pending, arguments.nothing)
+
+    def wait(self, timeout: float | None = None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        self._announced(timeout).wait(None if end is None else max(0.0, end - time.monotonic()))
+
+    def done(self) -> bool:
+        try:
+            return self._work.done() and self._announced(None).done()
+        except (DistError, ValueError):
+            return True  # wait() raises it
+
+    def object(self) -> tuple[Any, int]:
+        pickled = self._head[0] == _PICKLED
+        if pickled != self._pickled:
+            raise ValueError(_unlike(self._sender, pickled))
+        return _object(memoryview(self._data), self._sender, self._pickled), self._sender
+
+
+def _check_length(sender: int, length: int) -> None:
+    if not 0 <= length <= codec.LONGEST:
+        raise ValueError(f"rank {sender} announces an object of {length} bytes, the limit is {codec.LONGEST}")
+
+
+def _unlike(rank: int, pickled: bool) -> str:
+    return (f"rank {rank} {'sends a pickle' if pickled else 'does not pickle'}, and this rank "
+            f"{'does not accept them' if pickled else 'does'}: allow_pickle (ARRAYCOMM_ALLOW_PICKLE=1 for arraycomm.distributed) "
+            "must be the same on all ranks")
+
+
+def _checked_tag(tag: int) -> int:
+    found = arguments.tag(tag)
+    if found >= _CONTENTS - _HEADS:
+        raise ValueError(f"the tag of an object must be between 0 and 2**61 - 1, got {found}")
+    return found
+
+
+def _encode(obj: object, allow_pickle: bool) -> bytes:
+    if not allow_pickle:
+        return codec.encode(obj)
+    data: bytes = importlib.import_module("pickle").dumps(obj)
+    if len(data) > codec.LONGEST:
+        raise ValueError(f"the object takes {len(data)} bytes pickled, the limit is {codec.LONGEST}")
+    return data
+
+
+def _object(data: memoryview, sender: int, allow_pickle: bool) -> Any:
+    if allow_pickle:
+        return importlib.import_module("pickle").loads(data)
+    try:
+        return codec.decode(data)
+    except ValueError as error:
+        raise ValueError(f"rank {sender} sent no object: {error}") from error
+
+
+def _agree(communicator: Communicator, objs: Sequence[object], allow_pickle: bool,
+           timeout: float | None) -> tuple[list[bytes], list[int]]:
+    """This rank's objects as bytes, and the length of each rank's longest. Raises on all ranks when one cannot."""
+    arguments.seconds(timeout)
+    kind, data, problem = _PICKLED if allow_pickle else _SAFE, list[bytes](), None
+    try:
+        data = [_encode(obj, allow_pickle) for obj in objs]
+    except Exception as error:  # whatever an object's own pickling raises
+        kind, problem = _FAILED, error
+    answers = gather_integers(communicator, [kind, max(map(len, data), default=0)], timeout)
+    if problem is not None:
+        raise problem
+    kinds = [answer[0] for answer in answers]
+    for rank, other in enumerate(kinds):
+        if other == _FAILED:
+            raise DistError(f"rank {communicator.rank} of {communicator.size} in group {communicator.name!r}: rank {rank} has "
+                            "an object that cannot be sent; its own error says why. Nothing was sent, the group stays usable")
+    if len(set(kinds)) > 1:
+        odd = next(rank for rank, other in enumerate(kinds) if other != kind)
+        raise ValueError(_unlike(odd, kinds[odd] == _PICKLED))
+    for rank, (_, length) in enumerate(answers):
+        _check_length(rank, length)
+    return data, [answer[1] for answer in answers]
+
+
+def _bytes(length: int) -> Buffer:
+    return allocate((length,), DType.UINT8)
+
+
+def _readable(data: bytes) -> Buffer:
+    return as_bytes(resolve(data))
+
+
+def _parts(whole: Buffer, sizes: Sequence[int], allow_pickle: bool) -> list[Any]:
+    view, start, found = memoryview(whole), 0, []
+    for rank, size in enumerate(sizes):
+        found.append(_object(view[start : start + size], rank, allow_pickle))
+        start += size
+    return found

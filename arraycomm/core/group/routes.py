@@ -1,0 +1,111 @@
+"""Which of a group's communicators an array goes to: by the type of device on which it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib import import_module
+
+from ..arrays.buffer import Buffer
+from ..arrays.types import DEVICE_TYPES, DeviceType
+from ..base.errors import DeviceError
+from ..base.record import Record
+from ..base.typed import TYPE_CHECKING, Any
+from ..interface.backend import Backend, Communicator, Mover, Watch
+from ..interface.registry import spelled
+
+if TYPE_CHECKING:
+    from ..gpu.staged import Staged
+
+_CPU, _CUDA = int(DeviceType.CPU), frozenset((int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED)))
+
+
+class Route(Record):
+    """A backend's part of a group, and the types of devices (DLPack's) whose arrays are its; empty: all that it can move."""
+
+    backend: Backend
+    communicator: Communicator
+    types: frozenset[int] = frozenset()
+
+
+class Routes:
+    """Those of one group. Arrays on a CUDA device that has a backend for host memory only are staged (cuda/staged.py).
+
+    main: the communicator for what is no array of a caller's: barriers, objects, counts; the CPU's where there is one.
+    by_type: the communicator for each type of device, of those that have been asked for. name: of the backends.
+    """
+
+    def __init__(self, routes: Sequence[Route], timeout: float) -> None:
+        self._routes, self._timeout = routes, timeout
+        self._staged: list[Staged] = []
+        self.name = spelled({route.backend.name: route.types for route in routes})
+        self.main = next((route for route in routes if _CPU in route.types), routes[0]).communicator
+        self.by_type: dict[int, Mover] = {
+            code: route.communicator for route in routes for code in route.backend.devices
+            if not route.types or code in route.types}
+
+    def find(self, src: Buffer, group: str) -> None:
+        """For the first array on a type of device that is not in by_type: puts it there. DeviceError where it cannot be."""
+        for route in self._routes:
+            if src.device_type in _CUDA and _CPU in route.backend.devices and _CUDA & (route.types or _CUDA):
+                module, _, name = route.backend.on_gpus.partition(":")  # loaded here: not for groups without such arrays
+                self._staged.append(getattr(import_module(module), name)(route.communicator, self._timeout))
+                self.by_type |= dict.fromkeys(_CUDA, self._staged[-1])
+                return
+        raise DeviceError(f"No backend type associated with device type {_name(src.device_type)}: group {group!r} has "
+                          f"{self.name}; copy the array to the CPU, or use a backend for that device")
+
+    def split(self, members: Sequence[int], name: str, timeout: float, backends: Mapping[str, frozenset[int]] | None,
+              watch: Watch | None = None) -> Routes:
+        """See Communicator.split(). backends: those that the new group is to have, by name, with their `types`; None: all."""
+        made: list[Route] = []
+        wanted = {route.backend.name: route.types for route in self._routes} if backends is None else backends
+        try:
+            for route in self._routes:
+                if route.backend.name in wanted:
+                    split = (route.communicator.split(members, name, timeout=timeout) if watch is None else
+                             route.communicator.split(members, name, timeout=timeout, watch=watch))
+                    made.append(Route(route.backend, split, wanted[route.backend.name]))
+        except BaseException as error:
+            for route in made:
+                route.communicator.close(type(error).__name__)
+            raise
+        return Routes(made, timeout)
+
+    def handle(self, group: object) -> int:
+        shortcut = self.main.shortcut
+        if shortcut is None or _CPU not in self.by_type:
+            raise TypeError(f"group {self.main.name!r} has no handle: native code calls the CPU's backends, not {self.name!r}")
+        return int(shortcut.number(group))
+
+    def batch(self) -> AbstractContextManager[Any]:
+        return self.main.batch() if len(self._routes) == 1 else self._batches()
+
+    @contextmanager
+    def _batches(self) -> Iterator[None]:
+        with ExitStack() as together:
+            for route in self._routes:
+                together.enter_context(route.communicator.batch())
+            yield
+
+    def check_peers(self) -> None:
+        for route in self._routes:
+            route.communicator.check_peers()
+
+    def abort(self, reason: str) -> None:
+        for route in self._routes:
+            route.communicator.abort(reason)
+
+    def close(self, reason: str = "") -> None:
+        with ExitStack() as steps:  # from the last to the first, all of them
+            for staged in self._staged:
+                steps.callback(staged.close)
+            for route in self._routes:
+                steps.callback(route.communicator.close, reason)
+
+
+def _name(code: int) -> str:
+    for kind in DeviceType:
+        if kind == code:
+            return kind.name.lower()
+    return next((name for name, types in DEVICE_TYPES.items() if code in types), f"number {code} of DLPack's")

@@ -1,0 +1,152 @@
+"""init(): from an environment or arguments to the group of the world."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from ..base import settings
+from ..base.log import log
+from ..base.typed import TYPE_CHECKING, Any
+from ..bootstrap.environment import detect
+from ..bootstrap.gathering import Gathering
+from ..bootstrap.rendezvous import Rendezvous, rendezvous
+from ..interface import registry
+from ..interface.backend import Backend, Communicator
+from . import arguments
+from .group import Group
+from .routes import Route, Routes
+
+if TYPE_CHECKING:
+    from ..bootstrap.store.base import Store
+
+
+_INFO = 20  # logging.INFO
+
+
+def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: str = "mpi4py") -> Group:
+    """A group of the ranks of an mpi4py communicator, all of which call it. The communicator is duplicated and stays yours.
+
+    timeout: as in init(). Raises TypeError for anything else, ValueError for a null or inter-communicator,
+    DistBackendError where MPI runs with less than MPI_THREAD_MULTIPLE.
+    """
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or not isinstance(comm, module.Comm):
+        raise TypeError(f"from_mpi4py needs an mpi4py communicator, got {type(comm).__name__}")
+    if comm == module.COMM_NULL or comm.Is_inter():
+        raise ValueError("from_mpi4py needs an intra-communicator that is not MPI.COMM_NULL")
+    place = detect(os.environ)
+    if module.COMM_WORLD.Get_size() == 1 and place is not None and place.size > 1:
+        log().warning("MPI has started this process alone, as a world of one rank, where %s has started %d: use mpirun "
+                      "with from_mpi4py(), or arraycomm.init()", place.launcher, place.size)
+    seconds, backend = seconds_of(timeout), registry.get("mpi")
+    mpi: Any = backend  # no other one wraps what has been made elsewhere
+    return Group(Routes([Route(backend, mpi.wrap(module._addressof(comm), name=name, timeout=seconds))], seconds), seconds)
+
+
+def seconds_of(timeout: float | timedelta | None) -> float:
+    """A timeout as callers give it; None is ARRAYCOMM_TIMEOUT's. Raises TypeError and ValueError."""
+    if timeout is None:
+        timeout = settings.get_number("ARRAYCOMM_TIMEOUT")
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
+    return arguments.group_seconds(timeout)
+
+
+def init(init_method: str | None = None, *, rank: int | None = None, world_size: int | None = None,
+         store: Store | None = None, backend: str | None = None, timeout: float | timedelta | None = None,
+         name: str = "world") -> Group:
+    """The group of all ranks. Every rank calls it; it returns when all have come.
+
+    With backend "mpi" the ranks are MPI_COMM_WORLD's, and nothing else needs to be said (docs/mpi.md).
+
+    init_method: "env://" (default: what the launcher, torchrun, mpirun, srun or a Kubernetes indexed job set),
+        "tcp://host:port" or "file:///path"; or give `store`. A process without any of these is a world of its own.
+    rank, world_size: where the environment does not tell them.
+    backend: a name of arraycomm.core.interface.registry, or one for each type of device, "cpu:socket,cuda:nccl"; None takes
+        ARRAYCOMM_BACKEND, else the first one that is available.
+    timeout: seconds (or a timedelta), for this call and as the default of the group's operations; None takes
+        ARRAYCOMM_TIMEOUT (1800).
+    name: tells worlds apart that one process has at the same time.
+
+    Raises ValueError for arguments that contradict each other or are missing, DistStoreError when not all ranks come in
+    time or the store is lost, PeerLost when another one fails meanwhile, DistNetworkError and AuthFailed from connecting,
+    DistBackendError when the backend cannot be used.
+    """
+    seconds = seconds_of(timeout)
+    asked = backend or settings.get("ARRAYCOMM_BACKEND") or registry.names()[0]
+    chosen = registry.choose(asked)
+    told = (init_method, rank, world_size, store) != (None,) * 4
+    meeting = None if told or len(chosen) > 1 else next(iter(chosen)).meet(seconds, name)
+    if meeting is None:
+        meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store,
+                             timeout=timedelta(seconds=seconds), name=name,
+                             backend=registry.spelled({backend.name: types for backend, types in chosen.items()}))
+    return open_group(meeting, chosen, seconds, name)
+
+
+def open_group(meeting: Rendezvous, chosen: Mapping[Backend, frozenset[int]], timeout: float, name: str) -> Group:
+    """The group of the ranks that have met, all of which call it; the rest of init(). chosen: as registry.choose() gives it.
+    timeout: seconds.
+
+    Closes the meeting when it fails, and with the group.
+    """
+    routes: list[Route] = []
+    if "numpy" in sys.modules:
+        from ..arrays import arrays  # noqa: F401 - the first result would import it, when no descriptor may be left
+    try:
+        for backend, types in chosen.items():
+            where, label = (meeting, name) if not routes else (
+                meeting.part(range(meeting.size), f"backend {backend.name}"), f"{name} {backend.name}")
+            routes.append(Route(backend, _open(where, backend, timeout, label), types))
+    except BaseException as error:
+        for route in routes:
+            route.communicator.close(type(error).__name__)
+        meeting.close()
+        raise
+    group = Group(Routes(routes, timeout), timeout, on_close=meeting.close)
+    began(group, routes)
+    return group
+
+
+def began(group: Group, routes: Sequence[Route]) -> None:
+    """What comes behind the opening of a world, on all its ranks."""
+    _announce(group, group.name, routes)
+    for variable, likely in settings.unknown().items() if not group.rank else ():
+        log().warning("%s is no setting of arraycomm and changes nothing%s", variable, f"; is {likely} meant?" if likely else "")
+    folder = settings.get("ARRAYCOMM_TRACE")
+    if folder:
+        _trace(group, folder)
+
+
+def _announce(group: Group, name: str, routes: Sequence[Route]) -> None:
+    """One line at INFO of the logger "arraycomm". Who listens has loaded `logging`, which takes as long as all of init()."""
+    logger = getattr(sys.modules.get("logging"), "getLogger", lambda _: None)("arraycomm")
+    if logger is not None and logger.isEnabledFor(_INFO):
+        about = [getattr(route.communicator, "about", "") for route in routes]  # a program's own backend may have none
+        logger.info("group %r is open: rank %d of %d, %s", name, group.rank, group.size,
+                    ", ".join(filter(None, [f"backend {group.backend}", *about])))
+
+
+def _open(meeting: Rendezvous, backend: Backend, timeout: float, name: str) -> Communicator:
+    gathering = Gathering(meeting.store, meeting.rank, meeting.size, meeting.secret)
+    try:
+        settings.check()  # here, where the others are told why
+        communicator = backend.open(meeting, name=name, timeout=timeout)
+    except BaseException as error:
+        gathering.fail(error)
+        raise
+    gathering.leave()
+    return communicator
+
+
+def _trace(group: Group, folder: str) -> None:
+    from ..diagnostics import trace  # not for those who trace nothing: it brings json, re and pathlib
+
+    try:
+        trace.begin(group, folder)
+    except BaseException as error:
+        group.close(type(error).__name__)
+        raise

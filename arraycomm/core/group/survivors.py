@@ -1,0 +1,125 @@
+"""Group.shrink(): those who are left agree on who they are, by making a group of themselves.
+
+Who is gone never comes back, so what the ranks know grows toward the same. Each asks for a group of those who are left as far as
+it knows, under a name that says who they are: ranks that know the same meet. A rank that knows less asks for one that is gone,
+hears of that while it waits, and asks again. A group that was shrunk keeps the names of the first one, so that a rank which has
+got the new group, and lost it again, meets those that never got it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..base.errors import Aborted, CollectiveTimeout, DistBackendError, PeerLost, counted_in
+from ..base.printable import numbered
+from ..base.typed import TYPE_CHECKING, Any
+from . import arguments
+
+if TYPE_CHECKING:
+    from ..interface.backend import Communicator, Watch
+    from .group import Group
+
+_LOOK = 0.1  # s between looks at who is gone, while all but that is awaited
+
+
+class Shrinking:
+    """What Group inherits."""
+
+    rank: int
+    size: int
+    name: str
+    backend: str
+    timeout: float
+    ranks: tuple[int, ...]
+    _communicator: Communicator
+    _first: Group  # the one that this group was shrunk from, over all steps; itself
+    _asked: dict[tuple[int, ...], int]  # of all groups shrunk from that: how often this rank asked for a group of these ranks
+
+    def _part(self, members: Sequence[int], name: str, seconds: float, backends: Mapping[str, frozenset[int]] | None = None,
+              watch: Watch | None = None) -> Group:
+        raise NotImplementedError
+
+    def close(self, reason: str = "") -> None:
+        raise NotImplementedError
+
+    def shrink(self, *, exclude: Sequence[int] = (), timeout: float | None = None) -> Group:
+        """A new group of the ranks that are left, in their order, after PeerLost or Aborted. All that are left call it, and only
+        they. `ranks` of the new group says who they are, as ranks of the world; ranks are counted anew.
+
+        Gone are ranks that died, or have closed this group or the world. More may go meanwhile: it returns when all that are
+        left have come, whatever each of them has heard of before. Where none is gone the new group has all ranks, as after
+        abort(). A rank that goes when some have returned already may be one of their new group, whose first operation raises
+        PeerLost then: shrink() of that group leads to where the others are.
+
+        exclude: ranks of this group that are to be left out though they live, the same on all that call it.
+        timeout: seconds to wait for the others; None takes this group's, which is the new group's default too. The new group
+        takes this one's place and its connections: closing one of them closes both.
+
+        Raises ValueError, and nothing has happened, when exclude has this rank or one that the group does not have; Aborted when
+        the others have declared this rank lost (it was stopped, or not reachable) and when the group is closed, CollectiveTimeout
+        with the ranks that have not come, DistBackendError where the backend cannot go on without a rank. A rank on which it
+        raises these has left: the group is closed there, and the others go on without that rank.
+        """
+        excluded = {arguments.rank("exclude", rank, self.size) for rank in exclude}
+        if self.rank in excluded:
+            raise ValueError(f"rank {self.rank} is in exclude: only the ranks that stay call shrink()")
+        seconds = self.timeout if timeout is None else arguments.group_seconds(timeout)
+        if not hasattr(self._communicator, "gone"):
+            raise DistBackendError(f"group {self.name!r} cannot be shrunk: backend {self.backend!r} does not say which ranks are "
+                                   "gone; make a group of the others by subgroup(), or a new one by init()")
+        try:
+            with counted_in(self.ranks, self.name):
+                return self._shrunk(excluded, time.monotonic() + seconds, seconds)
+        except BaseException as error:
+            self.close(type(error).__name__)  # nobody is to wait for this rank
+            raise
+
+    def _shrunk(self, excluded: set[int], end: float, seconds: float) -> Group:
+        while True:
+            gone = self._gone() | excluded
+            members = [rank for rank in range(self.size) if rank not in gone]
+
+            def watch(awaited: Iterable[int], members: Sequence[int] = members) -> None:
+                if lost := self._gone().intersection(members):
+                    raise PeerLost(f"ranks {sorted(lost)} have gone", ranks=tuple(lost), members=self.ranks)
+                if (late := tuple(map(self.ranks.index, awaited))) and time.monotonic() >= end:
+                    raise CollectiveTimeout(f"rank {self.rank} of {self.size} in group {self.name!r}: shrink() waited "
+                                            f"{seconds:g} s for rank {numbered(late)}: alive, but it has not called it",
+                                            ranks=late, members=self.ranks)
+
+            try:
+                return self._meet(members, end, watch)
+            except (PeerLost, Aborted):  # of this attempt
+                if time.monotonic() >= end:
+                    raise
+
+    def _gone(self) -> set[int]:
+        """From the first group: a step between may be closed on ranks that did not get to its end."""
+        found = [self._first.ranks[rank] for rank in self._first._communicator.gone()]
+        return {rank for rank, world in enumerate(self.ranks) if world in found}
+
+    def _meet(self, members: Sequence[int], end: float, watch: Watch) -> Group:
+        """The group of these ranks, when all of them are in it."""
+        world = tuple(self.ranks[rank] for rank in members)
+        turn = self._asked[world] = self._asked.get(world, 0) + 1
+        made = self._part(members, f"{self._first.name}/survivors {numbered(world)}#{turn}", self.timeout, None, watch)
+        try:
+            work: Any = made.barrier(async_op=True, timeout=max(end - time.monotonic(), _LOOK))
+            while not _ended(work):
+                watch(())
+        except BaseException as error:
+            made._end(type(error).__name__)
+            raise
+        made._first, made._asked = self._first, self._asked
+        return made
+
+
+def _ended(work: Any) -> bool:
+    try:
+        work.wait(_LOOK)
+    except CollectiveTimeout:
+        raise
+    except TimeoutError:
+        return False
+    return True

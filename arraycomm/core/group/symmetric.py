@@ -1,0 +1,47 @@
+"""Group.empty(): arrays in memory that a group's ranks reach without a copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..arrays.dlpack import adopt, allocate, wrap
+from ..arrays.opaque import elements
+from ..arrays.types import DeviceType, DType
+from ..base.typed import TYPE_CHECKING, Any
+from . import arguments
+
+
+class SymmetricArrays:
+    """See Group, which has this method."""
+
+    if TYPE_CHECKING:
+        _communicator: Any
+        _movers: Any
+        _readable: Any
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = "float32", *, like: Any = None,
+              timeout: float | None = None) -> Any:
+        """A symmetric array, uninitialised, in memory that the group's ranks reach without a copy. Every rank calls it.
+
+        Collectives whose arrays are all symmetric read and write the peers' arrays in place; for everything else it is an
+        array like any other. Where not all ranks are on one host and share memory it is one, and with a warning where a rank's
+        address space is limited (`ulimit -v`); on GPUs, unless ARRAYCOMM_NCCL_SYMMETRIC is 1 on all ranks (docs/gpu.md: what
+        the program must see to then).
+
+        shape: an int or ints; may differ between ranks. dtype: a name ("bfloat16"), a DType, or NumPy's or torch's dtype object.
+        like: an array whose library the new one is of, and on whose type of device it lies; None: NumPy.
+        The memory is freed with the array, and stays valid when the group is closed before. Raises ResourceError on all
+        ranks when one of them has no memory.
+        """
+        arguments.seconds(timeout)
+        lengths, template = arguments.lengths(shape), arguments.template(like)
+        if of := elements(dtype, template):
+            return of.restore(self.empty((*lengths, of.units), DType.UINT8, like=of.carrier, timeout=timeout))
+        kind, src = arguments.dtype(dtype), self._readable(template)
+        if src.device_type != DeviceType.CPU:
+            from ..gpu.memory import symmetric_on  # not for those whose arrays are on the host
+
+            return wrap(symmetric_on(self._movers[src.device_type], src, lengths, kind, timeout), template)
+        found = self._communicator.symmetric(math.prod(lengths) * kind.itemsize, timeout=timeout)
+        return wrap(adopt(lengths, kind, *found) if found else allocate(lengths, kind), template)

@@ -1,0 +1,205 @@
+"""Windows: arrays of every rank that the others read and write without the owner's taking part.
+
+Where the ranks reach each other's memory, who asks does it, at once (backend.Exposed); elsewhere the owner's engine does
+(served.py). A window has a group of its own, so that what fails in it is not the program's group.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from ..arrays.buffer import Buffer
+from ..arrays.dlpack import allocate, resolve, resolve_out
+from ..arrays.joined import flat
+from ..arrays.types import DeviceType, DType, ReduceOp
+from ..base.errors import CollectiveMismatch, CollectiveTimeout, DeviceError
+from ..base.typed import Any
+from ..interface.backend import Exposed
+from . import arguments
+from .exchange import gather_integers
+from .group import Group
+from .served import Served
+
+REDUCTIONS = ("sum", "product", "min", "max", "band", "bor", "bxor")
+_STAGED = 0  # tag of a rank's messages to itself
+_REFUSED = -1  # in the place of a count
+
+
+class Window:
+    """One rank's end. Made by all ranks of the group together; closed by all together, or with the group.
+
+    Attributes: counts (elements of every rank's array), dtype, buffer (this rank's array), direct (whether nobody serves it).
+    Errors: ValueError for another dtype and a rank that there is not, RuntimeError for elements beyond the target's array, both
+    before anything is sent; then what messages raise. put, get, accumulate and signal give the pending operations, to be
+    waited for: none where they have been done.
+    """
+
+    def __init__(self, group: Group, x: Any, name: str, timeout: float | None = None) -> None:
+        """x: contiguous and writable host memory; of one dtype on all ranks, of any size. name: of no other subgroup.
+
+        What one rank cannot give is its TypeError or ValueError, and CollectiveMismatch on the others.
+        """
+        fault: Exception | None = None
+        try:
+            self.buffer = _own(x)
+        except (TypeError, ValueError, DeviceError) as error:
+            fault = error
+        mine = [_REFUSED, 0] if fault else [self.buffer.count, self.buffer.dtype]
+        told = gather_integers(group._communicator, mine, timeout)
+        if fault is not None:
+            raise fault
+        _check_told(group, told)
+        self.dtype, self.counts = self.buffer.dtype, [count for count, _ in told]
+        self._group = group.subgroup(range(group.size), name)
+        try:
+            self._open(group)
+        except BaseException:
+            self._group.close()
+            raise
+
+    def _open(self, group: Group) -> None:
+        exposed = self._group._communicator.expose(self.buffer, group._communicator)
+        if exposed is None:
+            raise DeviceError(f"group {group.name!r} has no windows: only arraycomm's own engine has them")
+        self.direct = exposed.direct
+        self._carrier = Direct(self._group, exposed) if exposed.direct else Served(self._group, exposed)
+        if not self.direct:
+            self.fence(self._group.timeout)  # makes the connections, for which Python's lock is needed
+
+    def put(self, x: Any, rank: int, offset: int) -> list[Any]:
+        """Writes x's elements into the target's array. Ended: x may be changed again."""
+        source = flat(resolve(x))
+        self._check(source, rank, offset)
+        return self._carrier.put(source, rank, offset)
+
+    def accumulate(self, x: Any, rank: int, offset: int, op: str) -> list[Any]:
+        """As put, but each element becomes op(what is there, x's). Atomic among accumulates. Of REDUCTIONS."""
+        if op not in REDUCTIONS:
+            raise ValueError(f"accumulate takes one of {', '.join(REDUCTIONS)}, got {op!r}")
+        reduction, source = arguments.reduction(op, self.dtype), flat(resolve(x))
+        self._check(source, rank, offset)
+        return self._carrier.accumulate(source, rank, offset, reduction)
+
+    def get(self, out: Any, rank: int, offset: int) -> list[Any]:
+        """Reads elements of the target's array into out. Ended: they are there."""
+        to = flat(resolve_out(out))
+        self._check(to, rank, offset)
+        return self._carrier.get(to, rank, offset)
+
+    def signal(self, rank: int) -> list[Any]:
+        """One more signal at the target, after everything that this rank asked of it before."""
+        self.check_rank(rank)
+        return self._carrier.signal(rank)
+
+    def wait_signal(self, rank: int, timeout: float) -> bool:
+        """Takes one signal of that rank, and waits for it (seconds; 0: looks). Whether it came in time. Raises the window's
+        failure if it has failed and there is none."""
+        return self._carrier.wait_signal(rank, timeout)
+
+    def no_signal(self, rank: int) -> CollectiveTimeout:
+        """The error of who waited in vain."""
+        return CollectiveTimeout(f"no signal of rank {rank} came in time to window {self._group.name!r} of rank "
+                                 f"{self._group.rank}", ranks=(rank,), members=self._group.ranks)
+
+    def fence(self, timeout: float) -> None:
+        """All ranks call it. Returns when everything that any of them asked of any other before has taken effect."""
+        late = self._carrier.fence(timeout)
+        if late is not None:
+            raise CollectiveTimeout(f"rank {late} has not come to the fence of window {self._group.name!r} within {timeout} s",
+                                    ranks=(late,), members=self._group.ranks)
+
+    def close(self) -> None:
+        """All ranks call it: nothing is under way afterwards, and the array is the caller's alone. After a failure it does
+        not wait for the others. Idempotent."""
+        if self._group.closed:
+            return
+        try:
+            if not self._carrier.failed:
+                self.fence(self._group.timeout)
+                self._group.barrier()
+        finally:
+            self._group.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._group.closed
+
+    def _check(self, buffer: Buffer, rank: int, offset: int) -> None:
+        self.check_rank(rank)
+        if buffer.dtype != self.dtype:
+            raise ValueError(f"the window's dtype is {DType(self.dtype).label}, the array's {DType(buffer.dtype).label}")
+        arguments.integer("offset", offset)
+        if offset < 0 or offset + buffer.count > self.counts[rank]:
+            raise RuntimeError(f"{buffer.count} elements from {offset} on exceed the window size: rank {rank} has "
+                               f"{self.counts[rank]} elements")
+
+    def check_rank(self, rank: int) -> None:
+        arguments.rank("rank", rank, self._group.size)
+
+
+class Direct:
+    """What carries a window's operations where ranks reach each other's memory: nothing is pending. As Served."""
+
+    def __init__(self, group: Group, exposed: Exposed) -> None:
+        self._group, self._exposed = group, exposed
+        self._staging = threading.Lock()  # messages to oneself: the next one is for who gave it
+        self.fence = exposed.fence
+        self.wait_signal = exposed.wait_signal
+
+    def put(self, source: Buffer, rank: int, offset: int) -> list[Any]:
+        self._exposed.put(source if source.device_type == DeviceType.CPU else self._fetched(source), rank, offset)
+        return []
+
+    def accumulate(self, source: Buffer, rank: int, offset: int, op: ReduceOp) -> list[Any]:
+        self._exposed.accumulate(source if source.device_type == DeviceType.CPU else self._fetched(source), rank, offset, op)
+        return []
+
+    def get(self, to: Buffer, rank: int, offset: int) -> list[Any]:
+        if to.device_type == DeviceType.CPU:
+            self._exposed.get(to, rank, offset)
+            return []
+        found = allocate((to.count,), to.dtype)
+        self._exposed.get(found, rank, offset)
+        self._staged(found, to)
+        return []
+
+    def signal(self, rank: int) -> list[Any]:
+        self._exposed.signal(rank)
+        return []
+
+    @property
+    def failed(self) -> bool:
+        return self._exposed.failed
+
+    def _fetched(self, source: Buffer) -> Buffer:
+        """An array of a device, in host memory."""
+        found = allocate((source.count,), source.dtype)
+        self._staged(source, found)
+        return found
+
+    def _staged(self, source: Buffer, to: Buffer) -> None:
+        """Copies from a device or to one: as a message to this rank."""
+        with self._staging:
+            pending = self._group.isend(source, self._group.rank, _STAGED)
+            self._group.recv(self._group.rank, _STAGED, out=to)
+            pending.wait()
+
+
+def _own(x: Any) -> Buffer:
+    buffer = flat(resolve_out(x))
+    if buffer.device_type != DeviceType.CPU:
+        raise DeviceError("a window's array lies in host memory; arrays on a device can be put into it and got from it")
+    return buffer
+
+
+def _check_told(group: Group, told: list[tuple[int, ...]]) -> None:
+    """All ranks have the same before them, and raise alike."""
+    refused = tuple(rank for rank, (count, _) in enumerate(told) if count == _REFUSED)
+    if refused:
+        raise CollectiveMismatch(f"rank {group.rank} of {group.size} in group {group.name!r}: new_window: rank {refused[0]} gave "
+                                 "no array that can be a window's", ranks=refused,
+                                 members=group.ranks)
+    for rank, (_, dtype) in enumerate(told):
+        if dtype != told[0][1]:
+            raise ValueError(f"a window has one dtype on all ranks: rank 0 gives {DType(told[0][1]).label} and rank {rank} "
+                             f"{DType(dtype).label}")

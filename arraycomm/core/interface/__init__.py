@@ -1,0 +1,1 @@
+"""The interface between core and backends, and the engine's tables."""

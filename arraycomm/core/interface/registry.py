@@ -1,0 +1,102 @@
+"""Backends by name. A backend is imported when it is first asked for, never before.
+
+To add one: a folder under backends/ with a class that follows core/interface/backend.py, and a line here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+
+from ..arrays.types import DEVICE_TYPES
+from ..base.errors import DeviceError, DistBackendError
+from ..base.typed import TYPE_CHECKING
+from .backend import Backend
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _Loaded = TypeVar("_Loaded")
+
+_TABLE: dict[str, str] = {
+    "socket": "arraycomm.backends.socket:SocketBackend",
+    "mpi": "arraycomm.backends.mpi:MpiBackend",
+    "nccl": "arraycomm.backends.nccl:NcclBackend",
+}
+
+
+def names() -> tuple[str, ...]:
+    """The registered backends, the preferred one first."""
+    return tuple(_TABLE)
+
+
+def load(name: str) -> Backend:
+    """The backend of this name, whether it can be used or not.
+
+    Raises ValueError for an unknown name, DistBackendError when its module cannot be imported.
+    """
+    if name not in _TABLE:
+        raise ValueError(f"unknown backend {name!r}; registered are {', '.join(_TABLE)}")
+    module, attribute = _TABLE[name].split(":")
+    try:
+        backend: Backend = getattr(importlib.import_module(module), attribute)()
+        return backend
+    except ImportError as error:
+        raise DistBackendError(f"backend {name!r} cannot be loaded: {error}") from error
+
+
+def why_unavailable(name: str) -> str | None:
+    """None when the backend can be used here, otherwise one sentence that says what is missing."""
+    try:
+        return load(name).unavailable()
+    except DistBackendError as error:
+        return str(error)
+
+
+def get(name: str) -> Backend:
+    """The backend of this name, ready for use. Raises DistBackendError with the reason when it is not."""
+    backend = load(name)
+    reason = backend.unavailable()
+    if reason is not None:
+        raise DistBackendError(f"backend {name!r} is not available: {reason}")
+    return backend
+
+
+def pairs(text: str) -> dict[str, str]:
+    """Of "cpu:socket,cuda:nccl", by device. ValueError for a device that comes twice or is unknown, and what is no pair."""
+    found: dict[str, str] = {}
+    for pair in text.split(","):
+        device, _, name = pair.partition(":")
+        if not device or not name or ":" in name:
+            raise ValueError(f"Invalid device:backend pairing {pair!r} in {text!r}: write <device>:<backend>, several "
+                             "with commas between, as cpu:socket,cuda:nccl")
+        if device in found:
+            raise ValueError(f"Duplicate device type {device} in {text!r}: each device type has one backend")
+        if device not in DEVICE_TYPES:
+            raise DeviceError(f"Expected one of {', '.join(DEVICE_TYPES)} as the device type, got {device!r} in {text!r}")
+        found[device] = name
+    return found
+
+
+def choose(text: str) -> dict[Backend, frozenset[int]]:
+    """The backends of "socket" or "cpu:socket,cuda:nccl", the first one first, each with the device types that are its own;
+    one alone takes what it can. Raises as get() and pairs() do."""
+    if ":" not in text:
+        return {get(text): frozenset()}
+    return assign(pairs(text), get)
+
+
+def assign(by_device: Mapping[str, str], load: Callable[[str], _Loaded]) -> dict[_Loaded, frozenset[int]]:
+    """As choose(): the backends of names, each loaded once, in an order that does not depend on the spelling."""
+    names = dict.fromkeys(by_device[device] for device in DEVICE_TYPES if device in by_device)
+    if len(names) == 1:
+        return {load(name): frozenset() for name in names}
+    return {load(name): frozenset().union(*(DEVICE_TYPES[device] for device, its in by_device.items() if its == name))
+            for name in names}
+
+
+def spelled(chosen: Mapping[str, frozenset[int]]) -> str:
+    """Names and types as assign() gives them, in the one spelling that ranks compare: "socket", "cpu:socket,cuda:nccl"."""
+    if len(chosen) == 1:
+        return next(iter(chosen))
+    return ",".join(f"{device}:{name}" for device, its in DEVICE_TYPES.items() for name, types in chosen.items() if its <= types)
