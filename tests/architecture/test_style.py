@@ -58,6 +58,10 @@ def test_files_are_short(path: Path) -> None:
     assert lines <= FILE_LINES, f"{lines} lines: split it by what it is about"
 
 
+def test_c_files_have_a_caption() -> None:
+    assert not [str(path.relative_to(ROOT)) for path in c_files() if not path.read_text().startswith("/*")]
+
+
 def test_functions_are_short() -> None:
     found = [function for path in python_files() for function in python_functions(path)]
     found += [function for path in [*c_files(), *c_tests()] for function in c_functions(path)]

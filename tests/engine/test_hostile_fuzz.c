@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/uio.h>
+#include "base/relax.h"
 #include "base/clock.h"
 #include "collectives/shared/direct.h"
 #include "group/group.h"
@@ -120,7 +121,7 @@ static uint32_t changed(uint32_t was, uint32_t turn)
 static void linger(uint32_t turns)
 {
     while (turns--)
-        wait_relax();
+        relax();
 }
 
 static _Atomic bool over;

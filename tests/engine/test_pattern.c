@@ -1,6 +1,6 @@
 /* engine: */
 #include "check.h"
-#include "collectives/pattern.h"
+#include "base/pattern.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* The flight recorder: records an operation once, for the board or for a trace. */
 #include "flight.h"
 #include <string.h>
 #include <sys/syscall.h>

@@ -1,3 +1,4 @@
+/* The methods of a group that have a fast path: their parameters, and what results they give. */
 #include "forms.h"
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* The store server's loop: epoll over its clients. */
 #include "store_events.h"
 
 #include <time.h>

@@ -1,3 +1,4 @@
+/* Reads the arguments, results and attributes of a call of XLA's FFI. */
 #include "xla_frame.h"
 
 #include <stdlib.h>

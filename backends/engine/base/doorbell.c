@@ -1,3 +1,4 @@
+/* Sleeping on a doorbell in shared memory, and waking who sleeps there: futexes. */
 #include "base/doorbell.h"
 
 #include <limits.h>

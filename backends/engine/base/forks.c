@@ -1,3 +1,4 @@
+/* Counts the processes made by fork since the engine came into use. */
 #include "base/forks.h"
 
 #include <pthread.h>

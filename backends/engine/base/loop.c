@@ -1,3 +1,4 @@
+/* Waiting for descriptors: epoll, and an eventfd that wakes the wait. */
 #include "base/loop.h"
 #include <errno.h>
 #include <sys/eventfd.h>

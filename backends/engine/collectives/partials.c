@@ -1,3 +1,4 @@
+/* Scratch, segments and transfers of partial results, for the algorithms that carry them from rank to rank. */
 #include "collectives/partials.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 #ifndef ACOMM_PARTIALS_H
 #define ACOMM_PARTIALS_H
 #include "group/group.h"
-#include "collectives/pattern.h"
+#include "base/pattern.h"
 #include "group/transfer.h"
 #include "collectives/collectives.h"
 

@@ -1,3 +1,4 @@
+/* How an array is divided among the leaders of a host, for the algorithms over several hosts. */
 #include "collectives/slices.h"
 
 #include <errno.h>

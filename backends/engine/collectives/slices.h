@@ -5,7 +5,7 @@
 #define ACOMM_SLICES_H
 #include "group/group.h"
 #include "group/part.h"
-#include "collectives/pattern.h"
+#include "base/pattern.h"
 #include "reduce/reduce.h"
 #include "collectives/collectives.h"
 

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/interrupt.h"
+#include "base/relax.h"
 #include "group/group.h"
 #include "group/op.h"
 #include "group/wait.h"
@@ -35,7 +36,7 @@ int op_wait(struct acomm_op *op, int64_t timeout)
     int64_t end = timeout < 0 ? INT64_MAX : clock_now() + timeout;
     for (int turn = 0; !op_ended(op); turn++) {
         if (turn < 200 && timeout) {
-            wait_relax();
+            relax();
             continue;
         }
         int64_t left = end - clock_now();

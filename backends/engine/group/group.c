@@ -1,3 +1,4 @@
+/* A group's first failure, its links, its scratch and its spare operations. */
 #include "group/group.h"
 
 #include <errno.h>

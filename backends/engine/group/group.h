@@ -2,6 +2,7 @@
 #ifndef ACOMM_GROUP_H
 #define ACOMM_GROUP_H
 #include <pthread.h>
+#include "base/choice.h"
 #include "base/forks.h"
 #include "group/hosts.h"
 #include "link/link.h"
@@ -10,7 +11,6 @@
 #include "group/shared/shared.h"
 #include "group/shared/symmetric.h"
 #include "memory/stream.h"
-#include "collectives/shared/trial.h"
 #include "group/wait.h"
 
 struct p2p;

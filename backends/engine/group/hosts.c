@@ -1,3 +1,4 @@
+/* Finds the teams of a group: the ranks of this host, and the ranks of all hosts with this one's local rank. */
 #include "group/hosts.h"
 
 #include <stdbool.h>

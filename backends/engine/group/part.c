@@ -1,3 +1,4 @@
+/* Runs a part of an operation as a collective of a team. */
 #include "group/part.h"
 
 #include "group/group.h"

@@ -1,9 +1,10 @@
+/* Compares the call signatures of all ranks by dissemination, and records a mismatch. */
 #include "group/signature.h"
 
 #include <string.h>
 
 #include "group/part.h"
-#include "collectives/pattern.h"
+#include "base/pattern.h"
 #include "group/transfer.h"
 
 _Static_assert(sizeof(acomm_header) == 32, "headers travel as they lie in memory");

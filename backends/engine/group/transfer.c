@@ -1,3 +1,4 @@
+/* Moves bytes over several links at once, looking at all of them in turn until each is done. */
 #include "group/transfer.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Waiting inside an operation: how long to spin, yield and sleep, and when to stop. */
 #include <poll.h>
 #include <sched.h>
 #include <stddef.h>
@@ -5,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/interrupt.h"
+#include "base/relax.h"
 #include "group/shared/cpu.h"
 #include "group/group.h"
 #include "membership/node.h"
@@ -225,7 +227,7 @@ int wait_step(struct wait *w)
     if (poisoned)
         return poisoned;
     if (w->where != WAIT_HERE && !w->sleepy && w->turns++ < w->spins) {
-        wait_relax();
+        relax();
         return 0;
     }
     if (w->where == WAIT_APART)

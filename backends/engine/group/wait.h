@@ -66,12 +66,4 @@ void wait_reset(struct wait *w);
  * rank -1: any. */
 bool wait_news(const struct acomm_group *g, int rank);
 
-static inline void wait_relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 #endif

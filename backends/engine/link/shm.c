@@ -1,3 +1,4 @@
+/* A link in shared memory: a ring of slots, one cache line each, with long contents beside them. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -8,7 +9,7 @@
 #include "base/doorbell.h"
 #include "link/link.h"
 #include "memory/stores.h"
-#include "group/wait.h"
+#include "base/relax.h"
 
 #define LINE 64
 #define SLOTS 128                  /* pieces under way at most */
@@ -305,7 +306,7 @@ static int open_next(struct link_shm *s)
 {
     int rc = open_piece(s);
     for (int turn = 0; !rc && s->base.patient && turn < PATIENT; turn++) {
-        wait_relax();
+        relax();
         rc = open_piece(s);
     }
     return rc;

@@ -1,3 +1,4 @@
+/* A link over one or several TCP connections, among which long contents are divided. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/tcp.h>

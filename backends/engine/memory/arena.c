@@ -1,3 +1,4 @@
+/* Allocates blocks of a rank's arena, and maps the arenas of its peers. */
 #include "memory/arena.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Receives by way of a buffer in the cache where straight receives take longer than usual (4 KiB aliasing). */
 #include "memory/bounce.h"
 
 #include "base/clock.h"

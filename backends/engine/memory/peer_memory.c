@@ -1,3 +1,4 @@
+/* Reads and writes another process's memory: process_vm_readv(2) and process_vm_writev(2). */
 #include "memory/peer_memory.h"
 
 #include <errno.h>

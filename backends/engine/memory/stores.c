@@ -1,3 +1,4 @@
+/* Tries ordinary and streaming stores, and keeps to the quicker ones. */
 #include "memory/stores.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Copies by ordinary and by streaming (non-temporal) stores. */
 #include "memory/stream.h"
 
 #include <stdatomic.h>

@@ -1,3 +1,4 @@
+/* Matches messages that come with receives that wait: by source and tag, in the order of their sending. */
 #include <stdlib.h>
 #include <string.h>
 

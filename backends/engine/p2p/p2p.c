@@ -1,3 +1,4 @@
+/* Point to point of a group: opening, closing, failing, and posting sends and receives. */
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Looks for a message without receiving it. */
 #include "base/clock.h"
 #include "p2p/peer.h"
 

@@ -1,3 +1,4 @@
+/* Moves the messages of all peers: by who waits, or by a thread where nobody does. */
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Reads frames from a peer's link, and the contents of its messages. */
 #include <errno.h>
 #include <string.h>
 

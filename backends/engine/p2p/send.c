@@ -1,3 +1,4 @@
+/* Writes a peer's queued messages to its link, as credit allows. */
 #include <errno.h>
 #include <string.h>
 

@@ -1,8 +1,10 @@
+/* Waits for one message, and moves all others meanwhile. */
 #include <sched.h>
 
 #include "base/doorbell.h"
 #include "base/clock.h"
 #include "base/interrupt.h"
+#include "base/relax.h"
 #include "p2p/peer.h"
 
 #define PEEKS 50          /* of 20 to 40 ns: no longer than a switch of processes takes */
@@ -140,7 +142,7 @@ static bool peek(struct p2p *p, const struct acomm_op *op)
         }
         able = !atomic_load_explicit(&p->wanted, memory_order_relaxed) && !atomic_load_explicit(&g->poisoned, memory_order_relaxed)
             && !(g->oversubscribed && doorbell_away(from->theirs));
-        wait_relax();
+        relax();
     }
     return false;
 }

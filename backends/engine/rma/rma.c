@@ -1,3 +1,4 @@
+/* One-sided operations: puts, gets and accumulates on memory that peers of this host exposed. */
 #include "rma/rma.h"
 
 #include <errno.h>

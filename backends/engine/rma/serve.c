@@ -1,3 +1,4 @@
+/* Serves requests for this rank's memory that come as messages, where peers cannot reach it themselves. */
 #include "rma/serve.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Ring all_gather: n-1 steps, in each of which every rank passes on the block it got in the step before. Blocks may
  * have different sizes. Chan et al., "Collective communication: theory, practice, and experience" (2007). */
-#include "collectives/pattern.h"
+#include "base/pattern.h"
 #include "group/transfer.h"
 #include "group/group.h"
 #include "collectives/blocks.h"

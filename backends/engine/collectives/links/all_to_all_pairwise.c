@@ -9,7 +9,7 @@
 
 #include "group/signature.h"
 #include "group/group.h"
-#include "collectives/pattern.h"
+#include "base/pattern.h"
 #include "group/transfer.h"
 #include "collectives/blocks.h"
 #include "collectives/collectives.h"

@@ -2,7 +2,7 @@
  * long array is that of one transfer and little more per level. Binomial tree: log2 n levels, for short arrays. Chain:
  * n - 1 levels, but every rank sends the array only once: for long ones, where the sender's link is the limit. */
 #include "group/group.h"
-#include "collectives/pattern.h"
+#include "base/pattern.h"
 #include "group/transfer.h"
 #include "collectives/blocks.h"
 #include "collectives/collectives.h"

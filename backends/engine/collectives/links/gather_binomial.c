@@ -3,7 +3,7 @@
 #include <errno.h>
 
 #include "group/group.h"
-#include "collectives/pattern.h"
+#include "base/pattern.h"
 #include "group/transfer.h"
 #include "collectives/blocks.h"
 #include "collectives/collectives.h"

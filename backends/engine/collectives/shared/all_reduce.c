@@ -7,7 +7,7 @@
  * copy the finished slices out of each other's slots. Reads 2 inputs per result however many ranks there are.
  *
  * Both reduce each element in rank order, so their bits are the same. */
-#include "collectives/pattern.h"
+#include "base/pattern.h"
 #include "memory/stream.h"
 #include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"

@@ -1,3 +1,4 @@
+/* Long operations of two ranks, chunk by chunk. */
 #include "collectives/shared/chunks.h"
 
 #include "base/choice.h"

@@ -1,3 +1,4 @@
+/* Collectives that read or write the peers' arrays: offers are exchanged, then the arrays moved, or slots used instead. */
 #include "collectives/shared/direct.h"
 
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include "memory/peer_memory.h"
 #include "memory/stream.h"
 #include "collectives/shared/chunks.h"
+#include "collectives/shared/trial.h"
 #include "group/wait.h"
 #include "group/shared/window.h"
 

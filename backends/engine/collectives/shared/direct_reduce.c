@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "collectives/shared/direct.h"
-#include "collectives/pattern.h"
+#include "base/pattern.h"
 #include "reduce/reduce.h"
 #include "group/wait.h"
 #include "collectives/collectives.h"

@@ -1,3 +1,4 @@
+/* Runs a collective over the shared segment as rounds of fill and drain, and compares the calls in the first. */
 #include <errno.h>
 #include <string.h>
 

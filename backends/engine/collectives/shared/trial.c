@@ -1,3 +1,4 @@
+/* Begins and ends a trial of slots against single copies, which all ranks agree on. */
 #include "collectives/shared/trial.h"
 
 #include <string.h>

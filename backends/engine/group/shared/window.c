@@ -1,3 +1,4 @@
+/* Admission of the peers' writes to this rank's memory, and waiting until none is under way. */
 #include "group/shared/window.h"
 
 #include <errno.h>
