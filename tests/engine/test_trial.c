@@ -1,6 +1,7 @@
 /* engine: all */
 /* Two ranks that found different ways cheaper go the same way, by the slower one of each; and every way gives the same result. */
 #include <sys/mman.h>
+#include "collectives/shared/trial.h"
 #include "group/group.h"
 #define PIECE (512 << 10)
 #include "shared_world.h"
