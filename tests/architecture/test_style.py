@@ -62,6 +62,15 @@ def test_c_files_have_a_caption() -> None:
     assert not [str(path.relative_to(ROOT)) for path in c_files() if not path.read_text().startswith("/*")]
 
 
+def test_static_functions_carry_their_noun() -> None:
+    """A search, a debugger and a profile find one function of a name."""
+    homes: dict[str, set[str]] = {}
+    for path in c_files():
+        for name in re.findall(r"^static (?!__)[\w *]*?(?!__)(\w+)\(", path.read_text(), re.MULTILINE):
+            homes.setdefault(name, set()).add(str(path.relative_to(ROOT)))
+    assert len(homes) > 500 and not {name: files for name, files in homes.items() if len(files) > 1}
+
+
 def test_functions_are_short() -> None:
     found = [function for path in python_files() for function in python_functions(path)]
     found += [function for path in [*c_files(), *c_tests()] for function in c_functions(path)]

@@ -51,7 +51,7 @@ PyObject *buffer_shape(int ndim, const int64_t *shape)
     return tuple;
 }
 
-static void dealloc(PyObject *self)
+static void buffer_dealloc(PyObject *self)
 {
     struct buffer *b = (struct buffer *)self;
     PyTypeObject *type = Py_TYPE(self);
@@ -86,7 +86,7 @@ static int64_t count_of_shape(PyObject *shape, int width)
     return count;
 }
 
-static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *buffer_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"address", "count", "dtype", "device_type", "device_index", "readonly", "shape", "owner", "stream",
                             "fleeting", NULL};
@@ -148,7 +148,7 @@ PyObject *buffer_allocate_shape(PyObject *module, PyObject *const *args, Py_ssiz
 }
 
 /* Of memory that could not be taken over, with the exception that says why. */
-static PyObject *give_back(void (*release)(void *), void *context)
+static PyObject *buffer_give_back(void (*release)(void *), void *context)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
@@ -181,7 +181,7 @@ PyObject *buffer_adopt(PyObject *module, PyObject *args)
     if (!memory && count >= 0)
         PyErr_NoMemory();
     if (!memory) /* what waits for a device cannot be given back here, with the interpreter's lock held */
-        return enter ? NULL : give_back(back, (void *)(uintptr_t)context);
+        return enter ? NULL : buffer_give_back(back, (void *)(uintptr_t)context);
     memory->enter = (int (*)(int))(uintptr_t)enter;
     if (enter)
         later_apart((int (*)(int *))(uintptr_t)apart);
@@ -330,8 +330,8 @@ static PyMethodDef methods[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, "A packed (C-contiguous) run of elements in memory that `owner`, or the Buffer itself, keeps alive."},
-    {Py_tp_new, construct},
-    {Py_tp_dealloc, dealloc},
+    {Py_tp_new, buffer_construct},
+    {Py_tp_dealloc, buffer_dealloc},
     {Py_tp_repr, represent},
     {Py_tp_members, members},
     {Py_tp_getset, computed},

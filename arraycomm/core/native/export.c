@@ -13,7 +13,7 @@ struct exported {
     int64_t lengths[]; /* shape, then strides */
 };
 
-static void forget(struct exported *e)
+static void export_forget(struct exported *e)
 {
     memory_release(e->memory);
     free(e);
@@ -21,12 +21,12 @@ static void forget(struct exported *e)
 
 static void delete_managed(struct dl_managed *self)
 {
-    forget(self->context);
+    export_forget(self->context);
 }
 
 static void delete_legacy(struct dl_legacy *self)
 {
-    forget(self->context);
+    export_forget(self->context);
 }
 
 static struct exported *export_new(struct buffer *b)

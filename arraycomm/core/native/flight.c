@@ -110,7 +110,7 @@ void flight_drop(struct flight_entry *e)
     flight_forget(e);
 }
 
-static void count(struct flight *f, const struct flight_entry *e, PyObject *error)
+static void flight_count(struct flight *f, const struct flight_entry *e, PyObject *error)
 {
     struct flight_group *group = f->groups + e->row;
     bool refused = error && (PyErr_GivenExceptionMatches(error, PyExc_TypeError)
@@ -139,7 +139,7 @@ void flight_end(struct flight_entry *e, PyObject *error)
         e->flight = NULL;
         e->kind = NULL;
         if (!mine.flight->left)
-            count(mine.flight, &mine, error);
+            flight_count(mine.flight, &mine, error);
         mine.flight->writer->end(&mine, now, error, text);
         flight_forget(&mine);
     }

@@ -22,7 +22,7 @@ struct board {
     struct known_link peers[LINKS];
 };
 
-static struct board *of(const struct flight_entry *e)
+static struct board *flight_board_of(const struct flight_entry *e)
 {
     return (struct board *)e->flight;
 }
@@ -51,10 +51,10 @@ static uint64_t number_of(PyObject *told, PyObject *about)
 
 static uint64_t *place_of(const struct flight_entry *e)
 {
-    return of(e)->records + e->number % of(e)->places * RECORD;
+    return flight_board_of(e)->records + e->number % flight_board_of(e)->places * RECORD;
 }
 
-static void put(uint64_t *word, uint64_t value)
+static void flight_board_put(uint64_t *word, uint64_t value)
 {
     atomic_store_explicit((_Atomic uint64_t *)word, value, memory_order_relaxed);
 }
@@ -63,27 +63,27 @@ static void put(uint64_t *word, uint64_t value)
 static void write_record(const struct flight_entry *e, uint64_t ended, uint64_t what)
 {
     uint64_t *record = place_of(e);
-    put(record + NUMBER, 0);
+    flight_board_put(record + NUMBER, 0);
     atomic_thread_fence(memory_order_release);
-    put(record + BEGUN, e->begun);
-    put(record + ENDED, ended);
-    put(record + KIND, e->text);
-    put(record + ROW, (uint64_t)e->row);
-    put(record + SEQUENCE, e->sequence);
-    put(record + BYTES, e->bytes);
-    put(record + WHAT, what | (uint64_t)e->operation << OPERATION_SHIFT);
+    flight_board_put(record + BEGUN, e->begun);
+    flight_board_put(record + ENDED, ended);
+    flight_board_put(record + KIND, e->text);
+    flight_board_put(record + ROW, (uint64_t)e->row);
+    flight_board_put(record + SEQUENCE, e->sequence);
+    flight_board_put(record + BYTES, e->bytes);
+    flight_board_put(record + WHAT, what | (uint64_t)e->operation << OPERATION_SHIFT);
     atomic_store_explicit((_Atomic uint64_t *)(record + NUMBER), e->number, memory_order_release);
 }
 
 static bool has_place(const struct flight_entry *e)
 {
-    return !e->flight->left && of(e)->open[e->number % of(e)->places] == e->number;
+    return !e->flight->left && flight_board_of(e)->open[e->number % flight_board_of(e)->places] == e->number;
 }
 
 /* The next one that no operation under way has; where they have all, the next one. */
 static void take_place(struct flight_entry *e)
 {
-    struct board *b = of(e);
+    struct board *b = flight_board_of(e);
     for (uint64_t i = 0; i < b->places; i++)
         if (!b->open[++b->last % b->places])
             break;
@@ -94,19 +94,19 @@ static void take_place(struct flight_entry *e)
 static void leave_place(const struct flight_entry *e)
 {
     if (has_place(e))
-        of(e)->open[e->number % of(e)->places] = 0;
+        flight_board_of(e)->open[e->number % flight_board_of(e)->places] = 0;
 }
 
 /* ---- operations ---- */
 
-static void begin(struct flight_entry *e)
+static void flight_board_begin(struct flight_entry *e)
 {
     e->text = number_of(e->kind, e->flight->teller);
     take_place(e);
     write_record(e, 0, FLIGHT_RUNNING);
 }
 
-static void mark(struct flight_entry *e, enum flight_state state)
+static void flight_board_mark(struct flight_entry *e, enum flight_state state)
 {
     if (has_place(e))
         write_record(e, 0, state);
@@ -115,15 +115,15 @@ static void mark(struct flight_entry *e, enum flight_state state)
 static void drop(struct flight_entry *e)
 {
     if (has_place(e))
-        put(place_of(e) + NUMBER, 0);
+        flight_board_put(place_of(e) + NUMBER, 0);
     leave_place(e);
-    if (of(e)->last == e->number)
-        of(e)->last--;
+    if (flight_board_of(e)->last == e->number)
+        flight_board_of(e)->last--;
 }
 
-static void count(const struct flight_entry *e, uint64_t ns, bool failed)
+static void flight_board_count(const struct flight_entry *e, uint64_t ns, bool failed)
 {
-    struct board *b = of(e);
+    struct board *b = flight_board_of(e);
     int class = e->bytes > 1 ? least((bits(e->bytes - 1) + 1) / 2, b->classes - 1) : 0;
     uint64_t *row = b->counts + (size_t)(e->operation * b->classes + class) * (size_t)(BUCKETS + b->buckets);
     row[CALLS]++;
@@ -136,7 +136,7 @@ static void count(const struct flight_entry *e, uint64_t ns, bool failed)
 /* Calls Python for the first message to a peer. */
 static uint64_t *link_of(const struct flight_entry *e)
 {
-    struct board *b = of(e);
+    struct board *b = flight_board_of(e);
     PyObject *teller = e->flight->teller;
     struct known_link *known = b->peers + ((unsigned)e->row * 31u + (unsigned)e->peer) % LINKS;
     if (!known->known || known->row != e->row || known->peer != e->peer) {
@@ -147,7 +147,7 @@ static uint64_t *link_of(const struct flight_entry *e)
     return known->number ? b->links + known->number - 1 : NULL;
 }
 
-static void end(struct flight_entry *e, uint64_t now, PyObject *error, PyObject *text)
+static void flight_board_end(struct flight_entry *e, uint64_t now, PyObject *error, PyObject *text)
 {
     uint64_t *link;
     if (has_place(e))
@@ -155,12 +155,12 @@ static void end(struct flight_entry *e, uint64_t now, PyObject *error, PyObject 
     leave_place(e);
     if (e->flight->left)
         return;
-    count(e, now - e->begun, error);
+    flight_board_count(e, now - e->begun, error);
     if (!flight_collective(e) && e->peer >= 0 && !error && (link = link_of(e)))
         *link += e->bytes;
 }
 
-static const struct flight_writer writer = {begin, mark, drop, end};
+static const struct flight_writer writer = {flight_board_begin, flight_board_mark, drop, flight_board_end};
 
 /* ---- the type ---- */
 
@@ -189,7 +189,7 @@ static int lay_out(struct board *b, const struct layout *at)
 }
 
 /* Flight(memory, (bytes before groups, counts, links, records, their end), records, classes, buckets, teller) */
-static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *flight_board_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     struct layout at;
     PyObject *memory, *teller;
@@ -209,7 +209,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)b;
 }
 
-static void dealloc(PyObject *self)
+static void flight_board_dealloc(PyObject *self)
 {
     struct board *b = (struct board *)self;
     PyBuffer_Release(&b->memory);
@@ -218,7 +218,7 @@ static void dealloc(PyObject *self)
 }
 
 /* The board is another process's now, and locks of the teller's may be held by threads that are not here. */
-static PyObject *leave(PyObject *self, PyObject *none)
+static PyObject *flight_board_leave(PyObject *self, PyObject *none)
 {
     (void)none;
     ((struct flight *)self)->left = true;
@@ -227,16 +227,16 @@ static PyObject *leave(PyObject *self, PyObject *none)
 
 static PyMethodDef methods[] = {
     {"begin", flight_begin_method, METH_VARARGS, "begin(row, operation, peer or -1, kind, nbytes) -> FlightEntry"},
-    {"leave", leave, METH_NOARGS, "Nothing is written from now on, of what is under way neither: in a child of the rank."},
+    {"leave", flight_board_leave, METH_NOARGS, "Nothing is written from now on, of what is under way neither: in a child of the rank."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {
     {Py_tp_doc, "Writes operations on a board (arraycomm.debug.board)."},
-    {Py_tp_new, construct},
+    {Py_tp_new, flight_board_construct},
     {Py_tp_methods, methods},
     {Py_tp_traverse, flight_traverse},
     {Py_tp_clear, flight_clear},
-    {Py_tp_dealloc, dealloc},
+    {Py_tp_dealloc, flight_board_dealloc},
     {0, NULL},
 };
 PyType_Spec flight_board_spec = {"arraycomm._engine.Flight", sizeof(struct board), 0,

@@ -28,7 +28,7 @@ struct trace {
     pthread_mutex_t writing; /* the file; never waited for with the GIL */
 };
 
-static struct trace *of(const struct flight_entry *e)
+static struct trace *flight_trace_of(const struct flight_entry *e)
 {
     return (struct trace *)e->flight;
 }
@@ -48,27 +48,27 @@ static bool reserve(struct lines *l, size_t bytes)
     return true;
 }
 
-static char *put(char *to, const char *text, size_t bytes)
+static char *flight_trace_put(char *to, const char *text, size_t bytes)
 {
     memcpy(to, text, bytes);
     return to + bytes;
 }
 
-#define PUT(to, text) put(to, text, sizeof text - 1)
+#define PUT(to, text) flight_trace_put(to, text, sizeof text - 1)
 
-static char *put_number(char *to, uint64_t n)
+static char *flight_trace_put_number(char *to, uint64_t n)
 {
     char digits[20], *at = digits + sizeof digits;
     do
         *--at = (char)('0' + n % 10);
     while (n /= 10);
-    return put(to, at, (size_t)(digits + sizeof digits - at));
+    return flight_trace_put(to, at, (size_t)(digits + sizeof digits - at));
 }
 
 /* Nanoseconds, as microseconds with three places. */
 static char *put_time(char *to, uint64_t ns)
 {
-    to = put_number(to, ns / 1000);
+    to = flight_trace_put_number(to, ns / 1000);
     *to++ = '.';
     for (uint64_t scale = 100, rest = ns % 1000; scale; scale /= 10)
         *to++ = (char)('0' + rest / scale % 10);
@@ -77,7 +77,7 @@ static char *put_time(char *to, uint64_t ns)
 
 struct text { char *at; size_t bytes; };
 
-static struct text text_of(PyObject *bytes)
+static struct text flight_trace_text_of(PyObject *bytes)
 {
     Py_ssize_t n = 0;
     char *at = NULL;
@@ -88,7 +88,7 @@ static struct text text_of(PyObject *bytes)
 
 static char *put_text(char *to, struct text text)
 {
-    return put(to, text.at, text.bytes);
+    return flight_trace_put(to, text.at, text.bytes);
 }
 
 /* ---- events ---- */
@@ -100,10 +100,10 @@ static char *put_begin(char *to, const struct flight_entry *e, struct text head,
     to = PUT(to, "\",");
     to = put_text(to, head);
     to = PUT(to, ",\"tid\":");
-    to = put_number(to, (uint32_t)e->thread);
+    to = flight_trace_put_number(to, (uint32_t)e->thread);
     if (phase != 'X') { /* local: shown with the rank's other tracks */
         to = PUT(to, ",\"id2\":{\"local\":\"");
-        to = put_number(to, e->number);
+        to = flight_trace_put_number(to, e->number);
         to = PUT(to, "\"}");
     }
     return PUT(to, ",\"ts\":");
@@ -115,7 +115,7 @@ static char *put_about(char *to, const struct flight_entry *e, struct text group
     to = put_text(to, group);
     if (e->sequence) {
         to = PUT(to, ",\"sequence\":");
-        to = put_number(to, e->sequence);
+        to = flight_trace_put_number(to, e->sequence);
     }
     if (e->called) {
         to = PUT(to, ",\"called_us\":");
@@ -127,9 +127,9 @@ static char *put_about(char *to, const struct flight_entry *e, struct text group
 }
 
 /* A complete event, or both ends of an asynchronous one. */
-static void tell(struct trace *t, struct flight_entry *e, uint64_t now, struct text error)
+static void flight_trace_tell(struct trace *t, struct flight_entry *e, uint64_t now, struct text error)
 {
-    struct text head = text_of(PyTuple_GetItem(t->heads, e->operation)), group = text_of(t->names[e->row]), kind = text_of(e->kind);
+    struct text head = flight_trace_text_of(PyTuple_GetItem(t->heads, e->operation)), group = flight_trace_text_of(t->names[e->row]), kind = flight_trace_text_of(e->kind);
     if (!reserve(&t->kept, 3 * PART + 2 * head.bytes + group.bytes + kind.bytes + error.bytes)) {
         PyErr_NoMemory();
         PyErr_WriteUnraisable((PyObject *)t);
@@ -216,34 +216,34 @@ static void flush(struct trace *t, const struct text *last)
 
 /* ---- operations ---- */
 
-static void begin(struct flight_entry *e)
+static void flight_trace_begin(struct flight_entry *e)
 {
     (void)e;
 }
 
-static void mark(struct flight_entry *e, enum flight_state state)
+static void flight_trace_mark(struct flight_entry *e, enum flight_state state)
 {
     (void)e, (void)state;
 }
 
-static void end(struct flight_entry *e, uint64_t now, PyObject *error, PyObject *text)
+static void flight_trace_end(struct flight_entry *e, uint64_t now, PyObject *error, PyObject *text)
 {
     static char unknown[] = ",\"error\":\"unknown: nobody asked for it\"";
-    struct trace *t = of(e);
+    struct trace *t = flight_trace_of(e);
     if (t->fd < 0)
         return;
     struct text none = {unknown, error ? sizeof unknown - 1 : 0};
-    tell(t, e, now, text ? text_of(text) : none);
+    flight_trace_tell(t, e, now, text ? flight_trace_text_of(text) : none);
     if (now > t->due || t->kept.used > MOST)
         flush(t, NULL);
 }
 
-static const struct flight_writer writer = {begin, mark, begin, end};
+static const struct flight_writer writer = {flight_trace_begin, flight_trace_mark, flight_trace_begin, flight_trace_end};
 
 /* ---- the type ---- */
 
 /* TraceFile(descriptor, heads, teller): the descriptor is this object's from here on. */
-static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *flight_trace_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     int fd;
     PyObject *heads, *teller;
@@ -266,7 +266,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)t;
 }
 
-static void dealloc(PyObject *self)
+static void flight_trace_dealloc(PyObject *self)
 {
     struct trace *t = (struct trace *)self;
     Py_XDECREF(t->heads);
@@ -295,10 +295,10 @@ static PyObject *add_group(PyObject *self, PyObject *name)
     return PyLong_FromLong(t->rows++);
 }
 
-static PyObject *append(PyObject *self, PyObject *line)
+static PyObject *flight_trace_append(PyObject *self, PyObject *line)
 {
     struct trace *t = (struct trace *)self;
-    struct text text = text_of(line);
+    struct text text = flight_trace_text_of(line);
     if (!reserve(&t->kept, text.bytes))
         return PyErr_NoMemory();
     t->kept.used = (size_t)(put_text(t->kept.text + t->kept.used, text) - t->kept.text);
@@ -314,7 +314,7 @@ static PyObject *flush_method(PyObject *self, PyObject *none)
 
 static PyObject *close_method(PyObject *self, PyObject *last)
 {
-    struct text text = text_of(last);
+    struct text text = flight_trace_text_of(last);
     flush((struct trace *)self, &text);
     return Py_NewRef(Py_None);
 }
@@ -322,18 +322,18 @@ static PyObject *close_method(PyObject *self, PyObject *last)
 static PyMethodDef methods[] = {
     {"begin", flight_begin_method, METH_VARARGS, "begin(row, operation, peer, kind, nbytes) -> FlightEntry"},
     {"add_group", add_group, METH_O, "add_group(name, as JSON) -> its row"},
-    {"append", append, METH_O, "append(text)"},
+    {"append", flight_trace_append, METH_O, "append(text)"},
     {"flush", flush_method, METH_NOARGS, "Writes what is kept."},
     {"close", close_method, METH_O, "close(text): writes what is kept and this, and nothing afterwards."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {
     {Py_tp_doc, "Writes operations into a trace's file (arraycomm.core.diagnostics.trace)."},
-    {Py_tp_new, construct},
+    {Py_tp_new, flight_trace_construct},
     {Py_tp_methods, methods},
     {Py_tp_traverse, flight_traverse},
     {Py_tp_clear, flight_clear},
-    {Py_tp_dealloc, dealloc},
+    {Py_tp_dealloc, flight_trace_dealloc},
     {0, NULL},
 };
 PyType_Spec flight_trace_spec = {"arraycomm._engine.TraceFile", sizeof(struct trace), 0,

@@ -28,7 +28,7 @@ static int role_of(const struct form *form, PyObject *name)
     return ROLES;
 }
 
-static bool take(PyObject **given, int role, PyObject *value)
+static bool forms_take(PyObject **given, int role, PyObject *value)
 {
     bool async = role == ROLE_ASYNC && value == Py_True;
     if (role == ROLES || given[role] || (role == ROLE_TAG && value == Py_None) || (role >= ROLE_ASYNC && value != defaults[role] && !async))
@@ -59,9 +59,9 @@ bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t posit
     Py_ssize_t named = names ? PyTuple_Size(names) : 0;
     bool plain = positional <= form->positional;
     for (Py_ssize_t i = 0; i < positional && plain; i++)
-        plain = take(given, form->roles[i], args[i]);
+        plain = forms_take(given, form->roles[i], args[i]);
     for (Py_ssize_t i = 0; i < named && plain; i++)
-        plain = take(given, role_of(form, PyTuple_GetItem(names, i)), args[positional + i]);
+        plain = forms_take(given, role_of(form, PyTuple_GetItem(names, i)), args[positional + i]);
     if (!plain || given[ROLE_TAG] == Py_None)
         return false;
     for (int role = 0; role < ROLE_ASYNC; role++)

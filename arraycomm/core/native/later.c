@@ -27,7 +27,7 @@ static void give(struct memory *memory)
     free(memory);
 }
 
-static void *run(void *unused)
+static void *later_run(void *unused)
 {
     (void)unused;
     pthread_mutex_lock(&waiting.mutex);
@@ -57,7 +57,7 @@ static bool start(void)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    bool started = !pthread_create(&thread, NULL, run, NULL);
+    bool started = !pthread_create(&thread, NULL, later_run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (started)
         pthread_detach(thread);
@@ -83,7 +83,7 @@ bool later_release(struct memory *memory)
 }
 
 /* Returns when all that was taken over until now has been given back. No GIL. */
-static void wait(void)
+static void later_wait(void)
 {
     pthread_mutex_lock(&waiting.mutex);
     unsigned long taken = waiting.taken;
@@ -97,7 +97,7 @@ PyObject *later_give_back(PyObject *module, PyObject *none)
 {
     (void)module, (void)none;
     Py_BEGIN_ALLOW_THREADS
-    wait();
+    later_wait();
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }

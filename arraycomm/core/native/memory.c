@@ -21,7 +21,7 @@ static struct {
     size_t bytes;
 } kept = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static size_t round_up(size_t bytes, size_t step)
+static size_t memory_round_up(size_t bytes, size_t step)
 {
     return (bytes + step - 1) / step * step;
 }
@@ -55,7 +55,7 @@ static void unmap(struct memory *memory)
 }
 
 /* Oldest blocks go first, so that a program that changes sizes does not keep the old ones. */
-static void keep(struct memory *memory)
+static void memory_keep(struct memory *memory)
 {
     struct memory *evicted[KEPT_BLOCKS];
     int count = 0;
@@ -82,7 +82,7 @@ static char *map_aligned(size_t bytes)
     char *raw = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED)
         return NULL;
-    char *data = (char *)round_up((size_t)raw, HUGE_BYTES);
+    char *data = (char *)memory_round_up((size_t)raw, HUGE_BYTES);
     if (data > raw)
         munmap(raw, (size_t)(data - raw));
     munmap(data + bytes, (size_t)(raw + whole - (data + bytes)));
@@ -101,7 +101,7 @@ static struct memory *map_block(size_t bytes)
     struct memory *memory = malloc(sizeof *memory);
     if (!memory)
         return NULL;
-    *memory = (struct memory){.mapped = true, .bytes = round_up(bytes, bytes >= HUGE_BYTES ? HUGE_BYTES : 4096)};
+    *memory = (struct memory){.mapped = true, .bytes = memory_round_up(bytes, bytes >= HUGE_BYTES ? HUGE_BYTES : 4096)};
     memory->data = bytes >= HUGE_BYTES ? map_aligned(memory->bytes) : map_plain(memory->bytes);
     if (!memory->data) {
         free(memory);
@@ -118,7 +118,7 @@ static struct memory *small_block(size_t bytes)
     char *block = malloc(bytes + 2 * ALIGNMENT);
     if (!block)
         return NULL;
-    char *line = (char *)round_up((size_t)block, ALIGNMENT);
+    char *line = (char *)memory_round_up((size_t)block, ALIGNMENT);
     struct memory *memory = (struct memory *)line;
     *memory = (struct memory){.data = line + ALIGNMENT, .bytes = bytes, .skipped = (unsigned char)(line - block)};
     return memory;
@@ -165,7 +165,7 @@ void memory_release(struct memory *memory)
     if (memory->release)
         memory->release(memory->context);
     if (memory->mapped)
-        keep(memory);
+        memory_keep(memory);
     else
         free((char *)memory - memory->skipped);
 }

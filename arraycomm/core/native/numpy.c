@@ -13,7 +13,7 @@ struct ndarray {
 };
 #define NDARRAY_WRITEABLE 0x0400
 
-static void read_fields(struct view *view, const struct ndarray *a)
+static void numpy_read_fields(struct view *view, const struct ndarray *a)
 {
     view->data = a->data;
     view->ndim = a->ndim;
@@ -34,7 +34,7 @@ static bool fields_agree(PyObject *array)
     Py_XDECREF(descr);
     if (!agree || PyObject_GetBuffer(array, &buffer, PyBUF_STRIDES))
         return false;
-    read_fields(&view, (struct ndarray *)array);
+    numpy_read_fields(&view, (struct ndarray *)array);
     agree = view.data == buffer.buf && view.ndim == buffer.ndim && view.readonly == (bool)buffer.readonly;
     for (int i = 0; agree && i < view.ndim; i++)
         agree = view.shape[i] == buffer.shape[i] && view.strides[i] == buffer.strides[i];
@@ -58,6 +58,6 @@ int numpy_read(struct view *view, PyObject *object)
     view->dtype = dtype_of_descr(((struct ndarray *)object)->descr);
     if (view->dtype < 0)
         return -1;
-    read_fields(view, (struct ndarray *)object);
+    numpy_read_fields(view, (struct ndarray *)object);
     return 0;
 }

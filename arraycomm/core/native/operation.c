@@ -37,7 +37,7 @@ static void drop_owners(struct operation *o)
 
 /* ---- the end ---- */
 
-static void give_back(struct operation *o)
+static void operation_give_back(struct operation *o)
 {
     acomm_op *op = o->op;
     o->op = NULL;
@@ -92,7 +92,7 @@ static void settle(struct operation *o, int code)
     }
     entries->source(o->op, &o->source, &o->tag, &o->bytes);
     if (!o->waiters)
-        give_back(o);
+        operation_give_back(o);
     leave_list(o);
     drop_owners(o);
     if (o->entry.flight)
@@ -108,7 +108,7 @@ static bool at_end(struct operation *o)
 }
 
 /* As the engine's wait. */
-static int look(struct operation *o, int64_t ns)
+static int operation_look(struct operation *o, int64_t ns)
 {
     int code;
     acomm_op *op = o->op;
@@ -156,7 +156,7 @@ int operation_wait(PyObject *self, int64_t ns)
     if (!o->ended && ns)
         flight_mark(&o->entry, FLIGHT_RUNNING);
     while (!o->ended) {
-        int code = look(o, ns);
+        int code = operation_look(o, ns);
         if (o->ended) /* by another thread meanwhile, or by close() */
             break;
         if (code == 1)
@@ -167,14 +167,14 @@ int operation_wait(PyObject *self, int64_t ns)
             return goes_on(o, -1);
     }
     if (!o->waiters)
-        give_back(o);
+        operation_give_back(o);
     return o->code ? raise(o) : 0;
 }
 
 bool operation_done(PyObject *self)
 {
     struct operation *o = (struct operation *)self;
-    int code = o->ended ? 1 : look(o, 0);
+    int code = o->ended ? 1 : operation_look(o, 0);
     if (!o->ended && code != 1 && at_end(o))
         settle(o, code);
     return o->ended;
@@ -298,7 +298,7 @@ bool operation_argument(const char *method, PyObject *const *args, Py_ssize_t na
 
 /* ---- the type ---- */
 
-static PyObject *wait_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+static PyObject *operation_wait_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     PyObject *timeout;
     int64_t ns;
@@ -310,13 +310,13 @@ static PyObject *wait_method(PyObject *self, PyObject *const *args, Py_ssize_t n
     return rc ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *done_method(PyObject *self, PyObject *none)
+static PyObject *operation_done_method(PyObject *self, PyObject *none)
 {
     (void)none;
     return PyBool_FromLong(operation_done(self));
 }
 
-static PyObject *source_method(PyObject *self, PyObject *none)
+static PyObject *operation_source_method(PyObject *self, PyObject *none)
 {
     struct operation *o = (struct operation *)self;
     (void)none;
@@ -325,7 +325,7 @@ static PyObject *source_method(PyObject *self, PyObject *none)
     return Py_BuildValue("(iLK)", o->source, (long long)o->tag, (unsigned long long)o->bytes);
 }
 
-static int traverse(PyObject *self, visitproc visit, void *arg)
+static int operation_traverse(PyObject *self, visitproc visit, void *arg)
 {
     struct operation *o = (struct operation *)self;
     Py_VISIT(Py_TYPE(self));
@@ -337,7 +337,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int clear(PyObject *self)
+static int operation_clear(PyObject *self)
 {
     struct operation *o = (struct operation *)self;
     flight_forget(&o->entry);
@@ -346,32 +346,32 @@ static int clear(PyObject *self)
 }
 
 /* Under way only where the group was dropped without being closed: the engine may still use the memory, so it stays. */
-static void dealloc(PyObject *self)
+static void operation_dealloc(PyObject *self)
 {
     struct operation *o = (struct operation *)self;
     struct shortcut *s = o->shortcut;
     PyObject_GC_UnTrack(self);
     if (o->ended)
         drop_owners(o);
-    give_back(o);
+    operation_give_back(o);
     free(o->failure);
-    native_dealloc(self, clear);
+    native_dealloc(self, operation_clear);
     Py_XDECREF((PyObject *)s);
 }
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
 static PyMethodDef methods[] = {
-    {"wait", FAST(wait_method), METH_FASTCALL | METH_KEYWORDS, "wait(timeout=None): see arraycomm.core.interface.backend.Work"},
-    {"done", done_method, METH_NOARGS, "done() -> whether it has ended, well or not"},
-    {"source", source_method, METH_NOARGS, "source() -> (rank, tag, bytes) of a receive"},
+    {"wait", FAST(operation_wait_method), METH_FASTCALL | METH_KEYWORDS, "wait(timeout=None): see arraycomm.core.interface.backend.Work"},
+    {"done", operation_done_method, METH_NOARGS, "done() -> whether it has ended, well or not"},
+    {"source", operation_source_method, METH_NOARGS, "source() -> (rank, tag, bytes) of a receive"},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {
     {Py_tp_doc, "An operation under way in a backend that lends its entry points."},
     {Py_tp_methods, methods},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, operation_traverse},
+    {Py_tp_clear, operation_clear},
+    {Py_tp_dealloc, operation_dealloc},
     {0, NULL},
 };
 static PyType_Spec spec = {"arraycomm._engine.Operation", sizeof(struct operation), 0,

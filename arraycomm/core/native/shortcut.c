@@ -118,7 +118,7 @@ static bool may_overlap(const struct trip *t, const char *in, int64_t ins, const
 }
 
 /* Whether the result can be written there as it is: right shape and type, packed, writable. */
-static bool fits(const struct trip *t, const struct view *x, const struct view *out)
+static bool shortcut_fits(const struct trip *t, const struct view *x, const struct view *out)
 {
     int64_t lengths[NATIVE_MAX_DIMS + 1];
     int ndim = forms_shape(t->array, x, t->s->size, lengths);
@@ -168,7 +168,7 @@ static bool record(struct trip *t, struct flight_entry *e)
 }
 
 /* The Operation, as run(). */
-static PyObject *begin(struct trip *t)
+static PyObject *shortcut_begin(struct trip *t)
 {
     int code;
     struct shortcut *s = t->s;
@@ -196,7 +196,7 @@ static void release_lock(void *lock)
 }
 
 /* None when it went well, or the Operation that was begun; NotImplemented, or NULL with an exception. */
-static PyObject *run(struct trip *t)
+static PyObject *shortcut_run(struct trip *t)
 {
     int code;
     acomm_group *group = t->s->group;
@@ -223,12 +223,12 @@ static PyObject *run(struct trip *t)
 }
 
 /* run() or begin(), on the flight recorder where there is one. */
-static PyObject *carry_out(struct trip *t)
+static PyObject *shortcut_carry_out(struct trip *t)
 {
     struct flight_entry entry = {0};
     if (t->flight && !record(t, &entry))
         return NULL;
-    PyObject *done = !t->s->group ? declined() : t->begins ? begin(t) : run(t);
+    PyObject *done = !t->s->group ? declined() : t->begins ? shortcut_begin(t) : shortcut_run(t);
     if (!t->flight)
         return done;
     if (!done)
@@ -252,9 +252,9 @@ static PyObject *made(const struct trip *t, enum work_makes makes, PyObject *mak
 }
 
 /* Runs, and gives what `make` becomes; or the Work that will. */
-static PyObject *answer(struct trip *t, enum work_makes makes, PyObject *make)
+static PyObject *shortcut_answer(struct trip *t, enum work_makes makes, PyObject *make)
 {
-    PyObject *done = carry_out(t), *result;
+    PyObject *done = shortcut_carry_out(t), *result;
     if (!done || done == Py_NotImplemented)
         return done;
     if (t->begins)
@@ -278,7 +278,7 @@ static PyObject *into_new(struct trip *t, const struct view *view)
         return NULL;
     t->call.out = (void *)(uintptr_t)to->address;
     t->owners[1] = (PyObject *)to;
-    PyObject *result = answer(t, WORK_WRAPS, (PyObject *)to);
+    PyObject *result = shortcut_answer(t, WORK_WRAPS, (PyObject *)to);
     Py_DECREF(to);
     return result;
 }
@@ -313,7 +313,7 @@ static PyObject *into_other(struct trip *t, const struct view *view, PyObject *o
         return refused() ? declined() : NULL;
     t->call.out = to.data;
     t->owners[1] = to.owner;
-    PyObject *result = fits(t, view, &to) ? answer(t, WORK_GIVES, out) : declined();
+    PyObject *result = shortcut_fits(t, view, &to) ? shortcut_answer(t, WORK_GIVES, out) : declined();
     view_close(&to);
     return result;
 }
@@ -322,11 +322,11 @@ static PyObject *in_place(struct trip *t, const struct view *view, PyObject *x)
 {
     t->call.out = view->data;
     bool same = t->array == ACOMM_WHOLE || t->array == ACOMM_MESSAGE;
-    return same && !view->readonly && !view->derived ? answer(t, WORK_GIVES, x) : declined();
+    return same && !view->readonly && !view->derived ? shortcut_answer(t, WORK_GIVES, x) : declined();
 }
 
 /* Input and number of elements; false where the view has no plain form. */
-static bool describe(struct trip *t, const struct view *view)
+static bool shortcut_describe(struct trip *t, const struct view *view)
 {
     int64_t elements = view_count(view), size = t->s->size;
     bool divides = t->array & ACOMM_CUTS;
@@ -360,10 +360,10 @@ static PyObject *with_array(struct trip *t)
         return refused() ? declined() : NULL;
     t->owners[0] = view.owner;
     t->view = &view;
-    if (!describe(t, &view))
+    if (!shortcut_describe(t, &view))
         result = declined();
     else if (!set_layout(t, &view))
-        result = !t->gets ? answer(t, WORK_GIVES, Py_None) : !out ? into_new(t, &view)
+        result = !t->gets ? shortcut_answer(t, WORK_GIVES, Py_None) : !out ? into_new(t, &view)
                : out == t->model ? in_place(t, &view, out) : into_other(t, &view, out);
     view_close(&view);
     return result;
@@ -382,7 +382,7 @@ static __attribute__((noinline)) PyObject *take(PyObject *self, const struct sho
     if (Py_TYPE(self) != shortcut_type || !t.s->group || !read_numbers(&t))
         return PyErr_Occurred() ? NULL : declined();
     if (kind == ACOMM_BARRIER)
-        return answer(&t, WORK_GIVES, Py_None);
+        return shortcut_answer(&t, WORK_GIVES, Py_None);
     bool root = t.call.root == t.s->rank;
     t.gives = about->gives == ACOMM_ALL || (about->gives == ACOMM_ROOT && root);
     t.gets = about->gets == ACOMM_ALL || (about->gets == ACOMM_ROOT && root);

@@ -196,7 +196,7 @@ static PyObject *bind(PyObject *self, PyObject *object, PyObject *type)
 }
 
 /* ShortcutMethod(kind, names of the parameters, how many may be given by position, function or None, begins, watched) */
-static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *shortcut_types_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     int kind, positional, begins, watched;
     PyObject *names, *function;
@@ -222,22 +222,22 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)m;
 }
 
-static int traverse(PyObject *self, visitproc visit, void *arg)
+static int shortcut_types_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((struct shortcut_method *)self)->function);
     return 0;
 }
 
-static int clear(PyObject *self)
+static int shortcut_types_clear(PyObject *self)
 {
     Py_CLEAR(((struct shortcut_method *)self)->function);
     return 0;
 }
 
-static void dealloc(PyObject *self)
+static void shortcut_types_dealloc(PyObject *self)
 {
-    native_dealloc(self, clear);
+    native_dealloc(self, shortcut_types_clear);
 }
 
 /* Name, documentation and signature are the function's. */
@@ -263,14 +263,14 @@ static PyGetSetDef forwarded[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot slots[] = {
-    {Py_tp_new, construct},
+    {Py_tp_new, shortcut_types_construct},
     {Py_tp_call, call_by_tuple},
     {Py_tp_descr_get, bind},
     {Py_tp_members, members},
     {Py_tp_getset, forwarded},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, shortcut_types_traverse},
+    {Py_tp_clear, shortcut_types_clear},
+    {Py_tp_dealloc, shortcut_types_dealloc},
     {0, NULL},
 };
 static PyType_Spec spec = {"arraycomm._engine.ShortcutMethod", sizeof(struct shortcut_method), 0,

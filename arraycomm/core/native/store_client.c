@@ -43,7 +43,7 @@ static void refuse_offer(struct store_client *c)
 }
 
 /* A file that somebody else has open, too, stays in the epoll set when it is closed here. */
-static void forget(struct store_client *c, int fd)
+static void store_client_forget(struct store_client *c, int fd)
 {
     control(c, EPOLL_CTL_DEL, fd, 0);
     close(fd);
@@ -53,10 +53,10 @@ void store_client_free(struct store_client *c)
 {
     refuse_offer(c);
     if (c->from != c->sock) {
-        forget(c, c->from);
-        forget(c, c->to);
+        store_client_forget(c, c->from);
+        store_client_forget(c, c->to);
     }
-    forget(c, c->sock);
+    store_client_forget(c, c->sock);
     store_buffer_free(&c->in);
     store_buffer_free(&c->out);
     store_buffer_free(&c->late);
@@ -149,14 +149,14 @@ static void watch_for_room(struct store_client *c, bool on)
 }
 
 /* A pipe without a reader raises SIGPIPE, which the server's thread has blocked. */
-static ssize_t put(const struct store_client *c, const char *data, size_t size)
+static ssize_t store_client_put(const struct store_client *c, const char *data, size_t size)
 {
     return c->to == c->sock ? send(c->sock, data, size, MSG_NOSIGNAL | MSG_DONTWAIT) : write(c->to, data, size);
 }
 
 void store_client_answer(struct store_client *c, const struct store_buffer *answer)
 {
-    ssize_t sent = put(c, answer->data, answer->size);
+    ssize_t sent = store_client_put(c, answer->data, answer->size);
     if (sent == (ssize_t)answer->size)
         return;
     if (sent < 0 && errno != EAGAIN && errno != EINTR) {
@@ -180,7 +180,7 @@ void store_client_break(struct store_client *c)
 
 void store_client_flush(struct store_client *c)
 {
-    ssize_t sent = put(c, c->out.data + c->sent, c->out.size - c->sent);
+    ssize_t sent = store_client_put(c, c->out.data + c->sent, c->out.size - c->sent);
     if (sent < 0) {
         c->broken = errno != EAGAIN && errno != EINTR;
         return;

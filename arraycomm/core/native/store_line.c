@@ -94,7 +94,7 @@ static ssize_t get_some(const struct store_line *l, char *data, size_t room)
 
 /* Waits for something to read, or for room to write where `writes`. 0, EINTR (a signal, or time to look for one), ETIMEDOUT;
  * ECONNRESET when the connection is of no use for that: hung up, or, while we write, with something to read: the goodbye. */
-static int await(const struct store_line *l, bool writes, int64_t end)
+static int store_line_await(const struct store_line *l, bool writes, int64_t end)
 {
     struct pollfd files[] = {{.fd = l->from, .events = POLLIN}, {.fd = l->sock}, {.fd = writes ? l->to : -1, .events = POLLOUT}};
     int64_t left = end - now();
@@ -120,13 +120,13 @@ static bool quiet(const struct store_line *l)
 
 /* ---- requests and answers; 0 or an errno ---- */
 
-static int put(struct store_exchange *x)
+static int store_line_put(struct store_exchange *x)
 {
     while (x->sent < x->request.size) {
         ssize_t sent = put_some(x->line, x->request.data + x->sent, x->request.size - x->sent);
         if (sent < 0 && errno != EAGAIN)
             return errno;
-        int failed = sent < 0 ? await(x->line, true, x->end) : 0;
+        int failed = sent < 0 ? store_line_await(x->line, true, x->end) : 0;
         if (failed)
             return failed;
         x->sent += sent > 0 ? (size_t)sent : 0;
@@ -167,7 +167,7 @@ static ssize_t poll_answer(const struct store_line *l, char *data, size_t room)
     return -1;
 }
 
-static int get(struct store_exchange *x)
+static int store_line_get(struct store_exchange *x)
 {
     char data[SMALL];
     ssize_t size = poll_answer(x->line, data, sizeof data);
@@ -181,7 +181,7 @@ static int get(struct store_exchange *x)
         int state = size > 0 ? whole(x) : EAGAIN;
         if (state != EAGAIN)
             return state;
-        int failed = await(x->line, false, x->end);
+        int failed = store_line_await(x->line, false, x->end);
         if (failed)
             return failed;
         size = get_some(x->line, data, sizeof data);
@@ -193,10 +193,10 @@ int store_line_exchange(struct store_exchange *x)
 {
     if (x->posted && !x->sent && !quiet(x->line))
         x->posted = false;
-    int failed = put(x);
+    int failed = store_line_put(x);
     if (failed == EPIPE || failed == ECONNRESET)
-        return get(x) ? failed : 0;
-    return failed || x->posted ? failed : get(x);
+        return store_line_get(x) ? failed : 0;
+    return failed || x->posted ? failed : store_line_get(x);
 }
 
 bool store_line_post(struct store_line *l, const char *data, size_t size)
@@ -240,7 +240,7 @@ int store_line_offer(struct store_line *l, int64_t end)
     if (!pipe2(answers, O_CLOEXEC | O_NONBLOCK)) {
         pipes[1] = answers[1], pipes[3] = answers[0];
         failed = hand_over(l->sock, pipes);
-        while (!failed && (failed = get(&x)) == EINTR)
+        while (!failed && (failed = store_line_get(&x)) == EINTR)
             failed = 0;
         taken = !failed && x.answer.data[4] == STORE_OK;
     }

@@ -220,7 +220,7 @@ PyObject *store_python_line(PyObject *module, PyObject *args)
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
-static PyObject *run(struct store_exchange *x)
+static PyObject *store_python_run(struct store_exchange *x)
 {
     int failed;
     do {
@@ -241,7 +241,7 @@ static PyObject *run(struct store_exchange *x)
 }
 
 /* The UTF-8 of a str, or a bytes' own; false for anything else. */
-static bool text_of(PyObject *object, struct store_bytes *out)
+static bool store_python_text_of(PyObject *object, struct store_bytes *out)
 {
     Py_ssize_t size = 0;
     char *data = NULL;
@@ -286,7 +286,7 @@ static bool encode_keys(struct store_buffer *b, const struct call *call)
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *key = list ? PyList_GetItem(call->strings, i) : PyTuple_GetItem(call->strings, i);
         struct store_bytes text;
-        if (!key || !PyUnicode_Check(key) || !text_of(key, &text) || text.size >= SHORT || (text.size && !text.data[0]))
+        if (!key || !PyUnicode_Check(key) || !store_python_text_of(key, &text) || text.size >= SHORT || (text.size && !text.data[0]))
             return false;
         store_frame_put(b, (uint32_t)i, text.data, text.size);
     }
@@ -306,7 +306,7 @@ PyObject *store_python_request(PyObject *module, PyObject *const *args, Py_ssize
         return NULL;
     struct store_exchange x = store_line_begin(call.line, call.code & STORE_POSTED, after(call.milliseconds / 1000. + call.grace));
     if (!encode(&x.request, call.code, call.strings, call.milliseconds))
-        result = run(&x);
+        result = store_python_run(&x);
     store_line_end(&x);
     return result;
 }
@@ -320,7 +320,7 @@ PyObject *store_python_ask(PyObject *module, PyObject *const *args, Py_ssize_t c
     if (!parse(args, count, &call))
         return NULL;
     struct store_exchange x = store_line_begin(call.line, false, after(call.milliseconds / 1000. + call.grace));
-    PyObject *result = encode_keys(&x.request, &call) ? run(&x) : Py_NewRef(Py_None);
+    PyObject *result = encode_keys(&x.request, &call) ? store_python_run(&x) : Py_NewRef(Py_None);
     store_line_end(&x);
     return result;
 }
@@ -332,7 +332,7 @@ PyObject *store_python_post(PyObject *module, PyObject *const *args, Py_ssize_t 
     (void)module;
     struct store_bytes key, value;
     char data[SHORT];
-    if (count != 3 || !PyUnicode_Check(args[1]) || !text_of(args[1], &key) || !text_of(args[2], &value)
+    if (count != 3 || !PyUnicode_Check(args[1]) || !store_python_text_of(args[1], &key) || !store_python_text_of(args[2], &value)
         || !key.size || !key.data[0] || STORE_HEAD + 8 + key.size + value.size > SHORT)
         return Py_NewRef(Py_False);
     struct store_line *line = PyCapsule_GetPointer(args[0], LINE);

@@ -24,7 +24,7 @@ static int shown(struct store_bytes key)
 }
 
 /* Whether an entry of this key and value may be written and the store grow by `grows` bytes; answers if not. */
-static bool fits(struct work *w, struct store_bytes key, uint64_t value, int64_t grows)
+static bool store_requests_fits(struct work *w, struct store_bytes key, uint64_t value, int64_t grows)
 {
     if (key.size > STORE_MAX_KEY)
         store_frame_text(w->answer, STORE_OVER_QUOTA, "a key of %u bytes; the store takes at most %u", key.size, STORE_MAX_KEY);
@@ -46,7 +46,7 @@ static void no_memory(struct work *w)
     store_frame_text(w->answer, STORE_OVER_QUOTA, "the store's process is out of memory");
 }
 
-static void answer(struct work *w, struct store_bytes value)
+static void store_requests_answer(struct work *w, struct store_bytes value)
 {
     store_frame_begin(w->answer, STORE_OK, 0, 1);
     store_frame_put(w->answer, 0, value.data, value.size);
@@ -56,7 +56,7 @@ static void answer(struct work *w, struct store_bytes value)
 static void answer_number(struct work *w, int64_t number)
 {
     char text[24];
-    answer(w, (struct store_bytes){text, (uint32_t)snprintf(text, sizeof text, "%" PRId64, number)});
+    store_requests_answer(w, (struct store_bytes){text, (uint32_t)snprintf(text, sizeof text, "%" PRId64, number)});
 }
 
 static void answer_nothing(struct work *w)
@@ -96,7 +96,7 @@ static bool make(const struct work *w, struct store_bytes key, struct store_byte
     return true;
 }
 
-static void keep(struct store_table *t, const struct made *made)
+static void store_requests_keep(struct store_table *t, const struct made *made)
 {
     struct store_entry *entry = made->entry;
     t->room += entry->value ? (int64_t)entry->value_size : -(int64_t)entry->key_size - OVERHEAD;
@@ -114,7 +114,7 @@ static bool write_value(struct work *w, struct store_bytes key, struct store_byt
     bool fresh = !entry || !entry->value;
     uint64_t size = (uint64_t)a.size + b.size;
     int64_t grows = fresh ? (int64_t)(key.size + size) + OVERHEAD : (int64_t)size - entry->value_size;
-    if (!fits(w, key, size, grows))
+    if (!store_requests_fits(w, key, size, grows))
         return false;
     if (!fresh && size == entry->value_size) { /* in place; `a` may lie there already */
         memmove(entry->value, a.data, a.size);
@@ -126,7 +126,7 @@ static bool write_value(struct work *w, struct store_bytes key, struct store_byt
         no_memory(w);
         return false;
     }
-    keep(w->t, &made);
+    store_requests_keep(w->t, &made);
     return true;
 }
 
@@ -149,7 +149,7 @@ static bool set_all(struct work *w)
     bool all = made && done == count;
     for (size_t i = 0; i < done; i++)
         if (all)
-            keep(w->t, &made[i]);
+            store_requests_keep(w->t, &made[i]);
         else
             free(made[i].value);
     cursor = store_frame_strings(w->request);
@@ -172,7 +172,7 @@ static bool set(struct work *w)
         need += (int64_t)key.size + value.size + OVERHEAD;
     cursor = store_frame_strings(w->request);
     while (store_frame_next(&cursor, &key) && store_frame_next(&cursor, &value))
-        if (!fits(w, key, value.size, w->request->count > 2 ? need : 0))
+        if (!store_requests_fits(w, key, value.size, w->request->count > 2 ? need : 0))
             return true;
     if (w->request->count > 2 && !set_all(w))
         no_memory(w);
@@ -181,7 +181,7 @@ static bool set(struct work *w)
     return true;
 }
 
-static bool get(struct work *w)
+static bool store_requests_get(struct work *w)
 {
     struct store_cursor cursor = store_frame_strings(w->request);
     store_frame_begin(w->answer, STORE_OK, 0, w->request->count);
@@ -222,7 +222,7 @@ static bool add(struct work *w)
     }
     struct store_bytes sum = {text, (uint32_t)snprintf(text, sizeof text, "%" PRId64, old)};
     if (write_value(w, w->arg[0], sum, nothing))
-        answer(w, sum);
+        store_requests_answer(w, sum);
     return true;
 }
 
@@ -232,15 +232,15 @@ static bool compare_set(struct work *w)
     struct store_bytes current = value_of(entry), expected = w->arg[1];
     bool there = current.data;
     if (!there && expected.size)
-        answer(w, expected);
+        store_requests_answer(w, expected);
     else if (there && (current.size != expected.size || memcmp(current.data, expected.data, current.size)))
-        answer(w, current);
+        store_requests_answer(w, current);
     else if (write_value(w, w->arg[0], w->arg[2], nothing))
-        answer(w, w->arg[2]);
+        store_requests_answer(w, w->arg[2]);
     return true;
 }
 
-static bool append(struct work *w)
+static bool store_requests_append(struct work *w)
 {
     if (write_value(w, w->arg[0], value_of(store_table_entry(w->t, w->arg[0], false)), w->arg[1]))
         answer_nothing(w);
@@ -276,7 +276,7 @@ static bool all_there(struct work *w)
     return true;
 }
 
-static bool wait(struct work *w)
+static bool store_requests_wait(struct work *w)
 {
     bool there = all_there(w);
     if (there)
@@ -312,7 +312,7 @@ static bool push(struct work *w)
 {
     struct store_bytes key = w->arg[0], value = w->arg[1];
     int64_t grows = (int64_t)key.size + value.size + OVERHEAD;
-    if (!fits(w, key, value.size, grows))
+    if (!store_requests_fits(w, key, value.size, grows))
         return true;
     struct store_item *item = malloc(sizeof *item + value.size);
     struct store_entry *entry = item ? store_table_entry(w->t, key, true) : NULL;
@@ -340,7 +340,7 @@ static bool pop(struct work *w)
         w->missing = w->arg[0];
         return false;
     }
-    answer(w, (struct store_bytes){item->data, item->size});
+    store_requests_answer(w, (struct store_bytes){item->data, item->size});
     if (w->answer->failed)
         return true; /* it stays */
     entry->head = item->next;
@@ -363,7 +363,7 @@ static const struct {
     bool (*handle)(struct work *w); /* false: w->missing has to come first */
     uint8_t strings;
 } handlers[STORE_OPS] = {
-    {set, ANY}, {get, ANY}, {add, 2}, {compare_set, 3}, {append, 2}, {delete, 1}, {wait, ANY}, {check, ANY},
+    {set, ANY}, {store_requests_get, ANY}, {add, 2}, {compare_set, 3}, {store_requests_append, 2}, {delete, 1}, {store_requests_wait, ANY}, {check, ANY},
     {num_keys, 0}, {list_keys, 0}, {push, 2}, {pop, 1}, {queue_len, 1},
 };
 

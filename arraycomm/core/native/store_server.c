@@ -37,7 +37,7 @@ static void unlist(struct store_server *s, struct store_client *c)
 }
 
 /* What is in s->told, of whose unread rest all clients of torch's kind may hold so much only. */
-static void tell(struct store_server *s, struct store_client *c)
+static void store_server_tell(struct store_server *s, struct store_client *c)
 {
     if (s->told.size)
         store_client_answer(c, &s->told);
@@ -57,7 +57,7 @@ static void reply(struct store_server *s, struct store_client *c)
     else if (!c->torch)
         store_client_answer(c, &s->answer);
     else if (c->torch->next != STORE_GET || s->told.size > PIECE)
-        tell(s, c);
+        store_server_tell(s, c);
     if (c->broken) {
         s->told.size = 0;
         s->told.failed = false;
@@ -156,7 +156,7 @@ static void wake_waiters(struct store_server *s, const struct store_frame *frame
             retry(s, key);
 }
 
-static bool leave(void *server, struct store_bytes key, struct store_bytes value)
+static bool store_server_leave(void *server, struct store_bytes key, struct store_bytes value)
 {
     struct store_server *s = server;
     bool written = store_table_leave(s->table, key, value, &s->answer);
@@ -168,7 +168,7 @@ static bool leave(void *server, struct store_bytes key, struct store_bytes value
 /* What clients that have gone wanted written, where the keys are missing. */
 static void execute_wills(struct store_server *s)
 {
-    s->due = !store_will_execute(&s->wills, leave, s);
+    s->due = !store_will_execute(&s->wills, store_server_leave, s);
 }
 
 static void request(struct store_server *s, struct store_client *c, const struct store_frame *frame)
@@ -224,7 +224,7 @@ static int64_t requests(struct store_server *s, struct store_client *c, const ch
     return (int64_t)done;
 }
 
-static void carry_out(struct store_server *s, struct store_client *c)
+static void store_server_carry_out(struct store_server *s, struct store_client *c)
 {
     struct store_frame frame;
     if (store_frame_parse(&frame, c->torch->frame.data, c->torch->frame.size))
@@ -237,7 +237,7 @@ static void carry_out(struct store_server *s, struct store_client *c)
 static void carry_on(struct store_server *s, struct store_client *c)
 {
     while (!c->broken && !c->out.size && store_torch_next(c->torch))
-        carry_out(s, c);
+        store_server_carry_out(s, c);
     c->broken |= c->torch->frame.failed;
     if (!c->at)
         store_buffer_free(&c->torch->frame);
@@ -263,9 +263,9 @@ static int64_t torch_requests(struct store_server *s, struct store_client *c, co
             return -1;
         }
         if (s->told.size)
-            tell(s, c);
+            store_server_tell(s, c);
         else if (c->torch->frame.size) {
-            carry_out(s, c);
+            store_server_carry_out(s, c);
             carry_on(s, c);
         }
     }
@@ -284,7 +284,7 @@ static void plan_look(struct store_server *s, struct store_client *c, bool began
         s->next_end = due;
 }
 
-static void take(struct store_server *s, struct store_client *c, size_t size)
+static void store_server_take(struct store_server *s, struct store_client *c, size_t size)
 {
     if ((c->at && !c->torch) || c->out.size || (c->in.size && !store_buffer_append(&c->in, s->chunk, size))) {
         c->broken = true;
@@ -307,7 +307,7 @@ static void take(struct store_server *s, struct store_client *c, size_t size)
         plan_look(s, c, done > 0); /* one was whole: another has begun */
 }
 
-static void serve(struct store_server *s, struct store_client *c, uint32_t events)
+static void store_server_serve(struct store_server *s, struct store_client *c, uint32_t events)
 {
     if (events & EPOLLOUT) {
         store_client_flush(c);
@@ -318,7 +318,7 @@ static void serve(struct store_server *s, struct store_client *c, uint32_t event
         return;
     ssize_t size = store_client_receive(c, s->chunk, sizeof s->chunk);
     if (size > 0)
-        take(s, c, (size_t)size);
+        store_server_take(s, c, (size_t)size);
     else if (!size || (errno != EAGAIN && errno != EINTR))
         c->broken = true;
 }
@@ -364,7 +364,7 @@ void *store_server_run(void *argument)
         for (int i = 0; i < found; i++) {
             struct store_client *c = events[i].data.ptr;
             if (c && !c->broken)
-                serve(s, c, events[i].events);
+                store_server_serve(s, c, events[i].events);
             if (c && c->broken) {
                 if (c->at)
                     unlist(s, c);

@@ -150,7 +150,7 @@ static void put_key(struct store_buffer *frame, uint32_t index, struct store_byt
         put_pair(frame, index, others, key);
 }
 
-static void put_number(struct store_torch *t, uint32_t index, int64_t number)
+static void store_torch_put_number(struct store_torch *t, uint32_t index, int64_t number)
 {
     char text[24];
     if (t->request == BARRIER) {
@@ -174,7 +174,7 @@ static bool take_field(struct store_torch *t, struct reader *r, int64_t field, b
     else if (put && what == 'v')
         store_frame_put(&t->frame, (uint32_t)field, bytes.data, bytes.size);
     else if (put)
-        put_number(t, (uint32_t)field, number);
+        store_torch_put_number(t, (uint32_t)field, number);
     return true;
 }
 

@@ -21,7 +21,7 @@ static struct store_bytes first_string(const struct store_buffer *data)
     return name;
 }
 
-static struct store_will **find(struct store_will **wills, struct store_bytes name)
+static struct store_will **store_will_find(struct store_will **wills, struct store_bytes name)
 {
     for (; *wills; wills = &(*wills)->next) {
         if (!(*wills)->owner)
@@ -89,7 +89,7 @@ void store_will_record(struct store_will **wills, const void *owner, const char 
     }
     struct store_cursor cursor = store_frame_strings(&frame);
     store_frame_next(&cursor, &name);
-    struct store_will **old = find(wills, name);
+    struct store_will **old = store_will_find(wills, name);
     if (*old)
         remove_will(old);
     if (made) {

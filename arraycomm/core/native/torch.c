@@ -44,7 +44,7 @@ static tensor_handle handle(PyObject *tensor)
     return &((struct variable *)tensor)->impl;
 }
 
-static void *find(void *library, const char *name)
+static void *torch_find(void *library, const char *name)
 {
     char symbol[64];
     snprintf(symbol, sizeof symbol, "aoti_torch_%s", name);
@@ -56,7 +56,7 @@ static int32_t constant(void *library, const char *prefix, const char *name)
 {
     char symbol[48];
     snprintf(symbol, sizeof symbol, "%s_%s", prefix, name);
-    int32_t (*number)(void) = (int32_t (*)(void))find(library, symbol);
+    int32_t (*number)(void) = (int32_t (*)(void))torch_find(library, symbol);
     return number ? number() : -1;
 }
 
@@ -64,7 +64,7 @@ static void find_fields(void *library)
 {
     fields_good = true;
     for (int i = 0; i < FIELDS; i++)
-        fields_good &= (fields[i] = (reader)find(library, field_names[i])) != NULL;
+        fields_good &= (fields[i] = (reader)torch_find(library, field_names[i])) != NULL;
     strided = constant(library, "layout", "strided");
     host = constant(library, "device_type", "cpu");
     for (int i = 0; i < NUMBERS; i++)
@@ -77,7 +77,7 @@ static void find_fields(void *library)
 }
 
 /* Only a strided one on the host is asked for the rest: the others' have none, and torch would write of it to stderr. */
-static bool read_fields(struct view *view, tensor_handle tensor)
+static bool torch_read_fields(struct view *view, tensor_handle tensor)
 {
     int32_t layout, device, dtype;
     int64_t ndim;
@@ -121,7 +121,7 @@ static bool try_on(PyObject *sample)
     Py_XDECREF(number);
     if (!there || is_neg(handle(tensor)) != ask(tensor, name_of_is_neg) || is_conj(handle(tensor)) != ask(tensor, name_of_is_conj))
         is_neg = is_conj = NULL;
-    fields_good = is_neg && fields_good && read_fields(&view, handle(tensor)) && (uintptr_t)view.data == address
+    fields_good = is_neg && fields_good && torch_read_fields(&view, handle(tensor)) && (uintptr_t)view.data == address
         && !strcmp(dtype_rows[view.dtype].label, label) && same_sizes(shape, view.shape, view.ndim)
         && same_sizes(strides, view.strides, view.ndim);
     return is_neg != NULL;
@@ -149,7 +149,7 @@ static int find_functions(void)
 }
 
 /* 0, or -1 with an exception: it is tried again. */
-static int look(void)
+static int torch_look(void)
 {
     if (!looked && find_functions()) {
         is_neg = is_conj = NULL;
@@ -162,9 +162,9 @@ static int look(void)
 
 int torch_read(struct view *view, PyObject *tensor)
 {
-    if (!looked && look())
+    if (!looked && torch_look())
         return -1;
-    if (!fields_good || is_neg(handle(tensor)) || !read_fields(view, handle(tensor)))
+    if (!fields_good || is_neg(handle(tensor)) || !torch_read_fields(view, handle(tensor)))
         return 0;
     bool complex = view->dtype == ACOMM_COMPLEX64 || view->dtype == ACOMM_COMPLEX128;
     if (!complex || !is_conj(handle(tensor)))
@@ -177,7 +177,7 @@ int torch_read(struct view *view, PyObject *tensor)
 int torch_lazy(PyObject *tensor, int dtype)
 {
     bool complex = dtype == ACOMM_COMPLEX64 || dtype == ACOMM_COMPLEX128;
-    if (look())
+    if (torch_look())
         return -1;
     if (is_neg)
         return is_neg(handle(tensor)) || (complex && is_conj(handle(tensor)));

@@ -367,7 +367,7 @@ static int open_buffer(struct view *view, PyObject *object, const struct view_ty
 
 /* ---- */
 
-static void clear(struct view *view)
+static void view_clear(struct view *view)
 {
     view->strides = NULL;
     view->owner = NULL;
@@ -392,7 +392,7 @@ static bool borrow_buffer(struct view *view, PyObject *object)
 int view_borrow(struct view *view, PyObject *object)
 {
     const struct view_type *type = view_type(object);
-    clear(view);
+    view_clear(view);
     if (type->fields)
         return numpy_read(view, object);
     int read = type->tensor ? torch_read(view, object) : type->kind == VIEW_BUFFER && borrow_buffer(view, object);
@@ -401,7 +401,7 @@ int view_borrow(struct view *view, PyObject *object)
 
 static int view_open_as(struct view *view, PyObject *object, struct view_type type)
 {
-    clear(view);
+    view_clear(view);
     int rc = type.tensor ? torch_read(view, object) : 0;
     if (rc > 0) {
         view->owner = Py_NewRef(object);

@@ -37,7 +37,7 @@ static int wait_elsewhere(struct work *w, PyObject *timeout)
     return none ? 0 : -1;
 }
 
-static int await(struct work *w, PyObject *timeout)
+static int work_await(struct work *w, PyObject *timeout)
 {
     int64_t ns;
     if (!operation_check(w->pending))
@@ -50,15 +50,15 @@ static int await(struct work *w, PyObject *timeout)
     return rc ? -1 : 0;
 }
 
-static PyObject *wait_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+static PyObject *work_wait_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     PyObject *timeout;
-    if (!operation_argument("wait", args, nargs, names, &timeout) || await((struct work *)self, timeout))
+    if (!operation_argument("wait", args, nargs, names, &timeout) || work_await((struct work *)self, timeout))
         return NULL;
     return Py_NewRef(Py_None);
 }
 
-static PyObject *done_method(PyObject *self, PyObject *none)
+static PyObject *work_done_method(PyObject *self, PyObject *none)
 {
     struct work *w = (struct work *)self;
     (void)none;
@@ -101,7 +101,7 @@ static PyObject *result_method(PyObject *self, PyObject *const *args, Py_ssize_t
 {
     struct work *w = (struct work *)self;
     PyObject *timeout;
-    if (!operation_argument("result", args, nargs, names, &timeout) || await(w, timeout))
+    if (!operation_argument("result", args, nargs, names, &timeout) || work_await(w, timeout))
         return NULL;
     if (!w->result) {
         PyObject *result = make_result(w);
@@ -115,7 +115,7 @@ static PyObject *result_method(PyObject *self, PyObject *const *args, Py_ssize_t
     return Py_NewRef(w->result);
 }
 
-static PyObject *source_method(PyObject *self, PyObject *none)
+static PyObject *work_source_method(PyObject *self, PyObject *none)
 {
     struct work *w = (struct work *)self;
     (void)none;
@@ -132,7 +132,7 @@ static PyObject *source_method(PyObject *self, PyObject *none)
 /* ---- the type ---- */
 
 /* Work(pending, make) */
-static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *work_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *pending, *make;
     (void)kwargs, (void)type;
@@ -141,7 +141,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return work_new(pending, WORK_CALLS, make, NULL, false);
 }
 
-static int traverse(PyObject *self, visitproc visit, void *arg)
+static int work_traverse(PyObject *self, visitproc visit, void *arg)
 {
     struct work *w = (struct work *)self;
     Py_VISIT(Py_TYPE(self));
@@ -152,7 +152,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int clear(PyObject *self)
+static int work_clear(PyObject *self)
 {
     struct work *w = (struct work *)self;
     Py_CLEAR(w->pending);
@@ -162,32 +162,32 @@ static int clear(PyObject *self)
     return 0;
 }
 
-static void dealloc(PyObject *self)
+static void work_dealloc(PyObject *self)
 {
-    native_dealloc(self, clear);
+    native_dealloc(self, work_clear);
 }
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
 static PyMethodDef methods[] = {
-    {"wait", FAST(wait_method), METH_FASTCALL | METH_KEYWORDS,
+    {"wait", FAST(work_wait_method), METH_FASTCALL | METH_KEYWORDS,
      "wait(timeout=None)\n\nBlocks until the operation has ended, and carries it on meanwhile.\n\n"
      "Raises TimeoutError when it has not after `timeout` seconds: it goes on then, and one may wait again.\n"
      "Raises the operation's own error (a DistError) when it failed."},
     {"result", FAST(result_method), METH_FASTCALL | METH_KEYWORDS,
      "result(timeout=None)\n\nWaits, then gives what the synchronous call would have returned. Errors as in wait()."},
-    {"done", done_method, METH_NOARGS, "done()\n\nWhether the operation has ended, well or not."},
-    {"source", source_method, METH_NOARGS,
+    {"done", work_done_method, METH_NOARGS, "done()\n\nWhether the operation has ended, well or not."},
+    {"source", work_source_method, METH_NOARGS,
      "source()\n\nAfter a receive: the rank it came from and its tag. Raises ValueError for other operations."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {
     {Py_tp_doc, "The handle of an asynchronous operation.\n\n"
                 "The arrays that take part stay alive until it has ended; do not write to them before."},
-    {Py_tp_new, construct},
+    {Py_tp_new, work_construct},
     {Py_tp_methods, methods},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, work_traverse},
+    {Py_tp_clear, work_clear},
+    {Py_tp_dealloc, work_dealloc},
     {0, NULL},
 };
 static PyType_Spec spec = {"arraycomm.Work", sizeof(struct work), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};

@@ -8,7 +8,7 @@
 #include "handle.h"
 #include "xla_frame.h"
 
-static acomm_call describe(const int64_t *f, int kind)
+static acomm_call xla_call_describe(const int64_t *f, int kind)
 {
     acomm_call call = {
         .count = (uint64_t)f[ACOMM_XLA_COUNT], .tag = f[ACOMM_XLA_TAG], .layout = (uint32_t)f[ACOMM_XLA_LAYOUT], .kind = kind,
@@ -20,7 +20,7 @@ static acomm_call describe(const int64_t *f, int kind)
 
 static int permute(const int64_t *f, const void *in, void *out)
 {
-    acomm_call send = describe(f, ACOMM_SEND), receive = describe(f, ACOMM_RECV);
+    acomm_call send = xla_call_describe(f, ACOMM_SEND), receive = xla_call_describe(f, ACOMM_RECV);
     send.in = in;
     receive.out = out;
     receive.root = (int32_t)f[ACOMM_XLA_SOURCE];
@@ -29,7 +29,7 @@ static int permute(const int64_t *f, const void *in, void *out)
 
 static int reduce_parts(const int64_t *f, const char *in, void *out)
 {
-    acomm_call call = describe(f, 0);
+    acomm_call call = xla_call_describe(f, 0);
     int size = handle_find(f[ACOMM_XLA_GROUP])->size;
     uintptr_t *parts = malloc((size_t)size * sizeof *parts);
     if (!parts)
@@ -42,7 +42,7 @@ static int reduce_parts(const int64_t *f, const char *in, void *out)
 }
 
 /* A result that nobody writes is no part of the call. */
-static int run(const struct xla_frame *frame, const int64_t *f)
+static int xla_call_run(const struct xla_frame *frame, const int64_t *f)
 {
     const struct xla_buffer *x = xla_frame_array(&frame->operands), *y = xla_frame_array(&frame->results);
     const void *in = x && f[ACOMM_XLA_GIVES] ? x->data : NULL;
@@ -53,7 +53,7 @@ static int run(const struct xla_frame *frame, const int64_t *f)
     case ACOMM_XLA_REDUCE_PARTS:
         return reduce_parts(f, in, out);
     }
-    acomm_call call = describe(f, (int)f[ACOMM_XLA_KIND]);
+    acomm_call call = xla_call_describe(f, (int)f[ACOMM_XLA_KIND]);
     call.in = in;
     call.out = out;
     return c_api.run(f[ACOMM_XLA_GROUP], &call);
@@ -120,7 +120,7 @@ void *acomm_xla_call(void *opaque)
     if (!atomic_load_explicit(&threads, memory_order_relaxed))
         ask_threads(frame);
     xla_error *failed = NULL;
-    if (run(frame, fields))
+    if (xla_call_run(frame, fields))
         failed = xla_frame_failed(frame, xla_explain(fields[ACOMM_XLA_GROUP], fields[ACOMM_XLA_DERIVED]));
     atomic_fetch_sub(&waiting, keeps);
     return failed;
