@@ -1,6 +1,6 @@
 """What a rank does, in memory that it shares with the process beside it (agent.py).
 
-The rank writes (core/native/flight_board.c), and never waits for a reader; the agent reads what stands there also when the rank
+The rank writes (core/native/flight/board.c), and never waits for a reader; the agent reads what stands there also when the rank
 hangs, is stopped or has died. Six parts, all of 64-bit words but the last:
 
     head       the process, how it ended, lengths

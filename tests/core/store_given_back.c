@@ -1,7 +1,7 @@
 /* A store's table and its wills, without a server: what keys that come and go leave behind, which is nothing. */
 #include <stdio.h>
 #include <string.h>
-#include "store_table.h"
+#include "store/table.h"
 
 static int wrong;
 

@@ -1,4 +1,4 @@
-"""The short way of a group's methods (native/shortcut.c) against the long way, which is the reference."""
+"""The short way of a group's methods (native/call/shortcut.c) against the long way, which is the reference."""
 
 from __future__ import annotations
 

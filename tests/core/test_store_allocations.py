@@ -11,7 +11,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[1] / "arraycomm" / "core" / "native"
-SOURCES = [path for path in sorted(NATIVE.glob("store_*.c")) if path.name not in ("store_python.c", "store_line.c")]
+SOURCES = [path for path in sorted((NATIVE / "store").glob("*.c")) if path.name not in ("python.c", "line.c")]
 COMPILER = os.environ.get("ARRAYCOMM_TEST_CC", "cc")
 FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-O1", "-g", "-pthread"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]

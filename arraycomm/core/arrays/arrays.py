@@ -1,6 +1,6 @@
 """The rare and wordy part of reading and making arrays: why one is refused, and how other libraries import memory.
 
-Called by name from native/refuse.c. A function that explains returns the exception to raise; its last argument is the
+Called by name from native/reader/refuse.c. A function that explains returns the exception to raise; its last argument is the
 exception that led there, or None. Nothing here imports a framework: what is looked up belongs to a given array, so
 its library is loaded already.
 """
@@ -20,7 +20,7 @@ from .types import CODES, DeviceType, DType
 
 _LEGACY, _UNORDERED = 1, -1  # streams as DLPack numbers them: CUDA's legacy default stream; no order wanted
 
-_TYPES = 64  # as in native/view.c
+_TYPES = 64  # as in native/reader/view.c
 _NO_OUT = "leave out= away, where there is one, and"
 KEYS = "JAX's random keys can be moved (broadcast, gather, send, ...), not reduced; pass jax.random.key_data(x)"
 _SUPPORTED = ", ".join(dtype.label for dtype in DType)
@@ -197,7 +197,7 @@ def torch_resolved(tensor: Any) -> Any:
 
 
 def torch_samples() -> tuple[Any, ...]:
-    """Tensors on which native/torch.c tries its short way, with what they say of themselves: plain ones, a lazy conjugate, a lazy
+    """Tensors on which reader/torch.c tries its fast path, with what they say of themselves: plain ones, a lazy conjugate, a lazy
     negative. None where tensors are no objects of this kind."""
     torch = sys.modules["torch"]
     if torch._C.TensorBase.__basicsize__ < object.__basicsize__ + 8:

@@ -16,7 +16,7 @@ memoryview or a DLPack capsule of it; None where arraycomm allocated the memory 
     nbytes        size in bytes
 
 `part(start, shape)` is a Buffer over the elements from `start` on. `memoryview(buffer)` and `numpy.frombuffer` read
-host Buffers. The type is compiled (native/buffer.c), because one is made for every array of every call.
+host Buffers. The type is compiled (native/reader/buffer.c), because one is made for every array of every call.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def begin(group: Group, folder: str) -> None:
 
 
 class Trace(Recording):
-    """The file of one rank. Its lines are made natively (native/flight_trace.c), and what they have in common here."""
+    """The file of one rank. Its lines are made natively (native/flight/trace.c), and what they have in common here."""
 
     _flight: TraceFile
 

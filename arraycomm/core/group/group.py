@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def _short(function: _Function) -> _Function:
-    """A method whose plain calls are one native step (native/shortcut.c). Of isend and irecv that gives a Work at once.
+    """A method whose plain calls are one native step (native/call/shortcut.c). Of isend and irecv that gives a Work at once.
 
     What that declines runs the function itself, the long way, which is the reference and explains what is wrong.
     """
@@ -78,7 +78,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, SymmetricArrays, Short
         self._movers = routes.by_type
         self._communicator = routes.main
         self._on_close = on_close
-        self._batch = self._flight = None  # these and the next are for the short way (native/shortcut.h)
+        self._batch = self._flight = None  # these and the next are for the short way (native/call/shortcut.h)
         self._shortcut = routes.main.shortcut
         self._splits = 0
         self._children: list[Group] = []

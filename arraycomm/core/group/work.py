@@ -1,4 +1,4 @@
-"""Work: an operation under way, and the array that it will give; native/work.c."""
+"""Work: an operation under way, and the array that it will give; native/call/work.c."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* The extension is cffi's module; this puts the functions of this folder beside its `ffi` and `lib`. */
-#include "flight.h"
-#include "operation.h"
+#include "flight/flight.h"
+#include "call/operation.h"
 
 /* cffi's own init function, renamed by cffi_build. */
 PyObject *engine_cffi_init(void);

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "acomm.h"
-#include "dlpack.h"
+#include "reader/dlpack.h"
 
 #define NATIVE_MAX_DIMS 64
 
@@ -190,7 +190,7 @@ PyObject *work_new(PyObject *pending, enum work_makes makes, PyObject *make, PyO
 /* ---- shortcut.c, shortcut_types.c: plain operations in one native call (shortcut.h) ---- */
 int shortcut_init(PyObject *module);
 
-/* ---- store_python.c: the stores of arraycomm.core.bootstrap.store ---- */
+/* ---- store/python.c: the stores of arraycomm.core.bootstrap.store ---- */
 PyObject *store_python_table(PyObject *module, PyObject *none);
 PyObject *store_python_apply(PyObject *module, PyObject *args);
 PyObject *store_python_serve(PyObject *module, PyObject *none);

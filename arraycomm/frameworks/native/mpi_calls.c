@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "handle.h"
+#include "call/handle.h"
 #include "mpi_clique.h"
 #include "mpi_names.h"
 #include "xla_frame.h"

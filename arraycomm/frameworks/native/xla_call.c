@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "acomm_xla.h"
-#include "handle.h"
+#include "call/handle.h"
 #include "xla_frame.h"
 
 static acomm_call xla_call_describe(const int64_t *f, int kind)

@@ -2,7 +2,7 @@
  * communicator enqueues the operation on XLA's stream, from Python: NCCL's calls are polled and watched there. */
 #include <string.h>
 
-#include "handle.h"
+#include "call/handle.h"
 #include "xla_frame.h"
 
 static PyObject *enqueue; /* enqueue(fields, source, target, stream) -> None, or text of the error */

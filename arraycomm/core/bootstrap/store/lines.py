@@ -1,4 +1,4 @@
-"""Lines: the connections of a TCPStore, on which requests are native calls (native/store_line.c)."""
+"""Lines: the connections of a TCPStore, on which requests are native calls (native/store/line.c)."""
 
 from __future__ import annotations
 

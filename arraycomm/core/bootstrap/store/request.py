@@ -10,7 +10,7 @@ from ...base.errors import DistStoreError, QueueEmptyError
 from .base import Store, barrier_timeout, duration, seconds_of, wait_timeout
 from .table import Op
 
-_BARRIER = b"\0barrier/"  # before a barrier's key: all have come. As native/store_torch.c
+_BARRIER = b"\0barrier/"  # before a barrier's key: all have come. As native/store/torch.c
 
 
 class RequestStore(Store):

@@ -1,4 +1,4 @@
-"""The server behind TCPStore: a thread in C (native/store_server.c) answers all clients, another (auth.Acceptor) lets them
+"""The server behind TCPStore: a thread in C (native/store/server.c) answers all clients, another (auth.Acceptor) lets them
 in.
 """
 

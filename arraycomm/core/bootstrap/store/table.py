@@ -1,4 +1,4 @@
-"""The data of a store, and the requests on it. One implementation, in C (native/store_table.c): HashStore keeps a Table in
+"""The data of a store, and the requests on it. One implementation, in C (native/store/table.c): HashStore keeps a Table in
 the process, TCPStore in its server, FileStore replays a log of requests into one per user.
 """
 
@@ -13,7 +13,7 @@ from ...base.errors import DistStoreError, ResourceError
 from ...base.printable import printable
 from ...base.record import Record
 
-# As in native/store.h.
+# As in native/store/store.h.
 MAX_KEY = 8 << 10  # bytes
 MAX_FRAME = 320 << 20
 POSTED = 0x80  # bit of a request's code: no answer; a failure is told with the next answer

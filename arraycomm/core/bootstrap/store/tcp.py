@@ -26,7 +26,7 @@ from .table import MAX_KEY, POSTED, TIMED_OUT, Op, failure
 if TYPE_CHECKING:
     from .torch_gate import Gate
 
-_WORKERS, _COMPLETE = b"\0workers", b"\0complete"  # as native/store_torch.c
+_WORKERS, _COMPLETE = b"\0workers", b"\0complete"  # as native/store/torch.c
 _MAX_MILLISECONDS = 2**32 - 1
 _MILLISECOND = timedelta(milliseconds=1)
 

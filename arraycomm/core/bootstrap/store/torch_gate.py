@@ -1,5 +1,5 @@
 """Gate: lets clients of torch.distributed's TCPStore into a store of ours, whose server speaks their protocol
-(native/store_torch.c).
+(native/store/torch.c).
 
 That has no authentication: on loopback a client must run under our user, from elsewhere it is let in only where
 ARRAYCOMM_TORCH_STORE=1 asks for that. It has no errors either: a request that cannot be carried out ends the connection, and

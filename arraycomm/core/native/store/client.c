@@ -1,4 +1,4 @@
-/* A server's end of a connection: a socket, or two pipes that came over one (see store_line.c). */
+/* A server's end of a connection: a socket, or two pipes that came over one (see store/line.c). */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -8,9 +8,9 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "store_client.h"
-#include "store_events.h"
-#include "store_torch.h"
+#include "client.h"
+#include "events.h"
+#include "torch.h"
 
 static int control(struct store_client *c, int how, int fd, uint32_t events)
 {

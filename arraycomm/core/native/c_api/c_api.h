@@ -1,11 +1,11 @@
 /* What the files of the C API (arraycomm.h) share. All of it runs without the GIL, except where it stands. */
 #ifndef NATIVE_C_API_H
 #define NATIVE_C_API_H
-#include "handle.h"
+#include "call/handle.h"
 
 enum { C_API_TEXT = 1024 };
 
-/* ---- c_api_error.c: this thread's last error ---- */
+/* ---- c_api/error.c: this thread's last error ---- */
 struct error {
     int64_t number;
     int code;
@@ -20,7 +20,7 @@ int c_api_say(int64_t number, int code, const char *text);
 void c_api_say_exception(PyObject *error);
 size_t c_api_error(char *text, size_t bytes, int32_t *rank);
 
-/* ---- c_api_call.c: one call on its way ---- */
+/* ---- c_api/call.c: one call on its way ---- */
 struct visit {
     int64_t number;
     struct handle *handle;
@@ -33,7 +33,7 @@ int c_api_enter(struct visit *v, int64_t number, const acomm_call *call);
 int c_api_leave(const struct visit *v, int code, acomm_failure *failure);
 int c_api_run(int64_t number, acomm_call *call);
 
-/* ---- c_api_work.c: operations under way ---- */
+/* ---- c_api/work.c: operations under way ---- */
 int c_api_start(int64_t number, const acomm_call *call, acomm_work **out);
 int c_api_wait(acomm_work *work, int64_t timeout);
 int c_api_received(acomm_work *work, int32_t *source, int64_t *tag, uint64_t *bytes);

@@ -4,7 +4,7 @@
 #include <time.h>
 #include "native.h"
 #include "store.h"
-#include "store_torch.h"
+#include "torch.h"
 
 #define TABLE "arraycomm.store_table"
 #define SERVER "arraycomm.store_server"

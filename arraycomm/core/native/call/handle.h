@@ -24,7 +24,7 @@ int64_t handle_open(struct shortcut *shortcut, PyObject *owner);
 void handle_close(struct handle *handle);
 /* The engine has ended their operations: waits until they are out. */
 void handle_end(struct handle *handle);
-/* In c_api_work.c: takes over how the operations under way have ended, and gives them back. */
+/* In c_api/work.c: takes over how the operations under way have ended, and gives them back. */
 void c_api_settle(struct handle *handle);
 
 /* ---- no GIL ---- */
@@ -34,7 +34,7 @@ struct handle *handle_find(int64_t number);
 struct handle *handle_enter(int64_t number, acomm_group **group);
 void handle_leave(struct handle *handle);
 
-/* ---- c_api.c, c_api_error.c: for frameworks/native ---- */
+/* ---- c_api.c, c_api/error.c: for frameworks/native ---- */
 extern const acomm_api c_api;
 /* With the GIL: the exception for the last call of this thread that failed; None where its group is closed, NULL: none can be made. */
 PyObject *c_api_exception(void);

@@ -1,4 +1,4 @@
-/* Inside a store's table: for store_table.c (its entries) and store_requests.c (what is asked of it). */
+/* Inside a store's table: for store/table.c (its entries) and store/requests.c (what is asked of it). */
 #ifndef STORE_TABLE_H
 #define STORE_TABLE_H
 #include "store.h"

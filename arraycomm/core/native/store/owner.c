@@ -6,7 +6,7 @@
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
-#include "store_server.h"
+#include "server.h"
 
 static int start_thread(struct store_server *s)
 {

@@ -1,7 +1,7 @@
 /* An operation under way in the engine: the handle, the memory that it uses, and how it ended. It fulfils
  * arraycomm.core.interface.backend.Work for backends that lend their entry points. */
 #include "operation.h"
-#include "flight.h"
+#include "flight/flight.h"
 #include <math.h>
 #include <sched.h>
 #include <stddef.h>

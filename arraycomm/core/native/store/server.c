@@ -5,8 +5,8 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include "store_server.h"
-#include "store_torch.h"
+#include "server.h"
+#include "torch.h"
 
 #define EVENTS 64
 #define AGAIN_NS 20000000 /* until a will that could not be written is tried again */

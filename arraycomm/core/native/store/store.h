@@ -1,4 +1,4 @@
-/* Stores in C: frames, the table of keys and values, the server's thread. No GIL but in store_python.c.
+/* Stores in C: frames, the table of keys and values, the server's thread. No GIL but in store/python.c.
  *
  * A frame is a request, an answer or a line of FileStore's log: u32 length of the rest, u8 code, u32 milliseconds,
  * u32 number of strings, their u32 lengths, the strings. Little-endian. table.py writes and reads the same. */
@@ -32,7 +32,7 @@ struct store_bytes {
     uint32_t size;
 };
 
-/* ---- store_frame.c ---- */
+/* ---- store/frame.c ---- */
 struct store_frame {
     uint8_t code;
     uint32_t milliseconds, count;
@@ -67,7 +67,7 @@ bool store_buffer_reserve(struct store_buffer *b, size_t more);
 bool store_buffer_append(struct store_buffer *b, const char *data, size_t size);
 void store_buffer_free(struct store_buffer *b);
 
-/* ---- store_table.c, store_requests.c: keys to values, and queues. Not thread-safe. ---- */
+/* ---- store/table.c, store/requests.c: keys to values, and queues. Not thread-safe. ---- */
 struct store_table;
 struct store_entry {
     struct store_entry *next;
@@ -93,7 +93,7 @@ bool store_table_leave(struct store_table *t, struct store_bytes key, struct sto
 /* Whether somebody may have waited for keys that this request may have brought; *every: how many strings apart they lie. */
 bool store_table_brings(const struct store_frame *request, uint32_t *every);
 
-/* ---- store_will.c: what is to be written when a client goes ---- */
+/* ---- store/will.c: what is to be written when a client goes ---- */
 struct store_will;
 /* Keeps a whole WILL request, or withdraws the will of its name where nothing else is in it; puts the answer. */
 void store_will_record(struct store_will **wills, const void *owner, const char *data, size_t size, struct store_buffer *answer);
@@ -104,7 +104,7 @@ typedef bool store_leave(void *server, struct store_bytes key, struct store_byte
 bool store_will_execute(struct store_will **wills, store_leave *leave, void *server);
 void store_will_free(struct store_will *wills);
 
-/* ---- store_line.c: a client's end of a connection, for one thread at a time ---- */
+/* ---- store/line.c: a client's end of a connection, for one thread at a time ---- */
 struct store_line;
 struct store_exchange { /* a request and its answer */
     struct store_line *line;
@@ -129,7 +129,7 @@ int store_line_exchange(struct store_exchange *x);
 /* Sends a short frame where that goes without waiting and the server is there, whole or not at all; otherwise false. */
 bool store_line_post(struct store_line *l, const char *data, size_t size);
 
-/* ---- store_server.c: one thread answers all clients ---- */
+/* ---- store/server.c: one thread answers all clients ---- */
 struct store_server;
 struct store_server *store_server_new(void); /* NULL with errno set */
 struct store_torch;

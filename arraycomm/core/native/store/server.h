@@ -1,10 +1,10 @@
-/* The server's parts, for store_server.c (its thread) and store_owner.c (whoever made it). */
+/* The server's parts, for store/server.c (its thread) and store/owner.c (whoever made it). */
 #ifndef STORE_SERVER_H
 #define STORE_SERVER_H
 #include <pthread.h>
 #include <sys/types.h>
-#include "store_client.h"
-#include "store_events.h"
+#include "client.h"
+#include "events.h"
 
 #define STORE_CHUNK (256 << 10) /* bytes taken from one client before the others get a turn */
 

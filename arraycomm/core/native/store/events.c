@@ -1,5 +1,5 @@
 /* The store server's loop: epoll over its clients. */
-#include "store_events.h"
+#include "events.h"
 
 #include <time.h>
 

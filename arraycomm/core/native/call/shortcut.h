@@ -1,7 +1,7 @@
 /* The short way's call (shortcut.c) and the types behind it (shortcut_types.c). */
 #ifndef NATIVE_SHORTCUT_H
 #define NATIVE_SHORTCUT_H
-#include "flight.h"
+#include "flight/flight.h"
 #include "operation.h"
 
 struct shortcut_base { /* Shortcuts */

@@ -1,10 +1,10 @@
 /* The flight recorder: what a rank's groups do. An operation is recorded here once, and written out in one of two ways: on the
- * board that the debug page reads (flight_board.c), or in a trace's file (flight_trace.c). Operations that go the short way are
- * recorded from there, all others by Python (flight_python.c).
+ * board that the debug page reads (flight/board.c), or in a trace's file (flight/trace.c). Operations that go the short way are
+ * recorded from there, all others by Python (flight/python.c).
  * Everything under the GIL: each function is one step for other threads, except where it says that it calls Python. */
 #ifndef NATIVE_FLIGHT_H
 #define NATIVE_FLIGHT_H
-#include "forms.h"
+#include "call/forms.h"
 
 enum flight_state { FLIGHT_RUNNING, FLIGHT_ASYNCHRONOUS, FLIGHT_DONE, FLIGHT_FAILED };
 #define FLIGHT_OPERATIONS (ACOMM_KINDS + 2) /* isend and irecv are behind the engine's kinds */
