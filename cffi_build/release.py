@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
     found = [*wheel_problems(ROOT, wheels.main(arguments))]
     if found:
         raise SystemExit("\n".join(found))
-    print(f"version {version(ROOT)} can be released; tests/run_wheels runs its wheels where they are meant for")
+    print(f"version {version(ROOT)} can be released")
 
 
 def version(root: Path) -> str:
