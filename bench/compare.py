@@ -20,11 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import model
 from .arguments import at_least, numbers, parse_sizes, plot_file, some_of
 from .compare_plot import write_plot
 from .drive import Contender, ContenderFailed, Start, peer_class, probe
-from .model import Limits
 from .peers import GROUPS, LIBRARIES
 from .peers.ours import VARIANTS
 from .peers.protocol import ITEM_BYTES, OPERATIONS, Missing
@@ -63,13 +61,6 @@ def _pair(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _limits(path: str) -> Limits:
-    try:
-        return model.read(path)
-    except (OSError, ValueError, KeyError) as error:
-        raise argparse.ArgumentTypeError(f"cannot read limits: {error}") from error
-
-
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="arraycomm-bench compare", description=__doc__, epilog=_EPILOG,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -100,7 +91,6 @@ def parser() -> argparse.ArgumentParser:
     add("--json", metavar="FILE", help="everything measured, as JSON")
     add("--csv", metavar="FILE", help="a line for each contender in each cell")
     add("--plot", metavar="FILE", type=plot_file, help="time over size, .svg or .png, a panel for each operation")
-    add("--limits", metavar="FILE", type=_limits, help="what `arraycomm-bench limits --json` wrote: shows the model's times, too")
     return made
 
 
@@ -218,7 +208,7 @@ def _hosts(given: argparse.Namespace) -> Iterator[Spaces | None]:
 
 def _world(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) -> None:
     """The table of one number of ranks, printed in its last launch."""
-    table = Table(list(field.versions), field.network, model=given.limits is not None)
+    table = Table(list(field.versions), field.network)
     place = f" on {given.hosts} hosts, links of {given.rate or 'any rate'}" if given.hosts > 1 else ""
     rounds = given.launches * given.rounds
     print(f"# {ranks} ranks{place}, {given.dtype}: us per call of the slowest rank, median of {2 * rounds} batches; "
@@ -250,8 +240,7 @@ def _launch(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) -
             except MemoryError as error:
                 field.tell(f"{task.operation} of {task.size} bytes among {ranks} ranks is left out: {error}")
                 continue
-            modelled = given.limits.time(task.operation, task.size, ranks) if given.limits else None
-            cell = Cell(task.operation, ranks, task.size, task.dtype, timings, modelled)
+            cell = Cell(task.operation, ranks, task.size, task.dtype, timings)
             earlier = cells.get((ranks, task))
             cells[ranks, task] = earlier.joined(cell) if earlier else cell
             yield cells[ranks, task]

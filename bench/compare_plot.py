@@ -12,7 +12,7 @@ _COLUMNS = 4
 
 
 def write_plot(path: str, cells: Sequence[Cell], title: str) -> None:
-    """Writes path (.svg or .png). Ours are thick, the model dotted; an operation without sizes gets bars."""
+    """Writes path (.svg or .png). Ours are thick; an operation without sizes gets bars."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -52,13 +52,11 @@ def _places(keys: Sequence[tuple[int, str]], columns: int) -> list[tuple[int, st
 
 
 def curves(cells: Sequence[Cell]) -> dict[str, list[tuple[int, float]]]:
-    """Contender, or "model": (bytes, microseconds) by size."""
+    """Contender: (bytes, microseconds) by size."""
     found: dict[str, list[tuple[int, float]]] = {}
     for cell in sorted(cells, key=lambda cell: cell.size):
         for name, timing in cell.timings.items():
             found.setdefault(name, []).append((cell.size, timing.time))
-        if cell.model:
-            found.setdefault("model", []).append((cell.size, cell.model))
     return found
 
 
@@ -74,8 +72,6 @@ def _curves(axes: Any, cells: Sequence[Cell], colours: dict[str, str]) -> None:
 
 
 def _style(name: str, colours: dict[str, str]) -> dict[str, Any]:
-    if name == "model":
-        return {"color": "0.3", "linestyle": ":"}
     return {"color": colours[name], "marker": ".", "linewidth": 2.4 if name.startswith(OURS) else 1.0}
 
 
@@ -83,8 +79,6 @@ def _bars(axes: Any, cells: Sequence[Cell], colours: dict[str, str]) -> None:
     for cell in cells:
         names = list(cell.timings)
         axes.barh(names, [cell.timings[name].time for name in names], color=[colours[name] for name in names])
-        if cell.model:
-            axes.axvline(cell.model, **_style("model", colours))
         axes.invert_yaxis()
         axes.set_xscale("log")
         axes.set_xlabel("us", fontsize="small")

@@ -67,15 +67,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Cell:
-    """One operation, size and number of ranks. model: its time over shared memory by a model of the
-    machine (model.py), where known."""
+    """One operation, size and number of ranks."""
 
     operation: str
     ranks: int
     size: int
     dtype: str
     timings: Mapping[str, Timing]
-    model: float | None = None
 
     def joined(self, later: Cell) -> Cell:
         """With the rounds of a later launch, of those who took part in both."""

@@ -12,18 +12,18 @@ from typing import Any
 from .report import figure
 from .results import OURS, Cell, Summary, Timing, Verdict, rivals, summaries
 
-_VERSION = 2
+_VERSION = 3
 _COLUMNS = ("operation", "ranks", "size", "dtype", "contender", "time", "low", "high", "calls", "p50", "p95", "p99", "wrong",
-            "model", "against", "best", "ratio", "ratio_low", "ratio_high", "verdict", "transport", "host", "version")
+            "against", "best", "ratio", "ratio_low", "ratio_high", "verdict", "transport", "host", "version")
 
 
 class Table:
     """Lines for the cells of one number of ranks: one for each of ours that has a rival in the cell."""
 
-    def __init__(self, contenders: Sequence[str], network: Sequence[str], model: bool) -> None:
+    def __init__(self, contenders: Sequence[str], network: Sequence[str]) -> None:
         self.peers = [name for name in contenders if not name.startswith(OURS)]
         self.ours = [name for name in contenders if name.startswith(OURS)]
-        self.network, self.model = network, model
+        self.network = network
 
     def notes(self) -> list[str]:
         """Who is compared with whom, above the header."""
@@ -35,8 +35,7 @@ class Table:
 
     def header(self) -> str:
         peers = "".join(f"  {name:>9}" for name in self.peers)
-        model = f"  {'x model':>7}" if self.model else ""
-        return (f"# {'operation':>14}  {'size':>10}  {'ours':>14}  {'time(us)':>9}{model}{peers}  {'best':>9}  {'ratio':>7}  "
+        return (f"# {'operation':>14}  {'size':>10}  {'ours':>14}  {'time(us)':>9}{peers}  {'best':>9}  {'ratio':>7}  "
                 f"{'low':>7}  {'high':>7}  {'verdict':>7}")
 
     def lines(self, cell: Cell) -> list[str]:
@@ -45,9 +44,8 @@ class Table:
     def _line(self, cell: Cell, verdict: Verdict) -> str:
         time = cell.timings[verdict.ours].time
         peers = "".join("  " + _time(cell.timings.get(name), name in verdict.against) for name in self.peers)
-        model = f"  {figure(time / cell.model, 7) if cell.model else '-':>7}" if self.model else ""
         ratios = "  ".join(figure(ratio, 7) for ratio in (verdict.ratio, verdict.low, verdict.high))
-        return (f"{cell.operation:>16}  {cell.size:10}  {verdict.ours:>14}  {figure(time, 9)}{model}{peers}  "
+        return (f"{cell.operation:>16}  {cell.size:10}  {verdict.ours:>14}  {figure(time, 9)}{peers}  "
                 f"{verdict.best:>9}  {ratios}  {verdict.word:>7}")
 
 
@@ -89,7 +87,7 @@ def write_json(path: str, cells: Sequence[Cell], network: Sequence[str], about: 
         "version": _VERSION,
         **about,
         "cells": [
-            {"operation": cell.operation, "ranks": cell.ranks, "size": cell.size, "dtype": cell.dtype, "model": cell.model,
+            {"operation": cell.operation, "ranks": cell.ranks, "size": cell.size, "dtype": cell.dtype,
              "timings": {name: _rounded(timing) for name, timing in cell.timings.items()},
              "verdicts": [{**asdict(verdict), "verdict": verdict.word} for verdict in cell.verdicts(network)]}
             for cell in cells
@@ -113,5 +111,5 @@ def write_csv(path: str, cells: Sequence[Cell], network: Sequence[str], versions
             for name, timing in cell.timings.items():
                 batches = timing.batches
                 writer.writerow((cell.operation, cell.ranks, cell.size, cell.dtype, name, timing.time, min(batches),
-                                 max(batches), timing.calls, timing.p50, timing.p95, timing.p99, timing.wrong, cell.model,
+                                 max(batches), timing.calls, timing.p50, timing.p95, timing.p99, timing.wrong,
                                  *verdicts.get(name, ("",) * 6), transport(name, network), host, versions.get(name, "")))

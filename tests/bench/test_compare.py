@@ -78,7 +78,7 @@ def test_ours_over_a_network_have_rivals_there_alone():
     network = ["ours/tcp", "gloo"]
     best = {verdict.ours: verdict.best for verdict in found.verdicts(network)}
     assert best == {"ours/shm": "openmpi", "ours/tcp": "gloo"}
-    table = Table([*found.timings], network, model=False)
+    table = Table([*found.timings], network)
     assert table.notes() == [
         "# ours/shm is compared with gloo, openmpi", "# ours/tcp is compared with gloo",
         "# (in brackets: a peer through shared memory beside ours through sockets, which are not compared)"]
@@ -87,8 +87,8 @@ def test_ours_over_a_network_have_rivals_there_alone():
     assert len(shm) == len(tcp) == len(table.header())
     assert [summary_line(line).partition(":")[0] for line in summaries([found], network)] == [
         "# ours/shm beside gloo, openmpi", "# ours/tcp beside gloo"]
-    assert Table(["ours/tcp", "gloo"], network, model=False).notes() == ["# ours/tcp is compared with gloo"]
-    assert Table(["ours/tcp", "openmpi"], network, model=False).notes()[0] == "# ours/tcp is compared with nobody"
+    assert Table(["ours/tcp", "gloo"], network).notes() == ["# ours/tcp is compared with gloo"]
+    assert Table(["ours/tcp", "openmpi"], network).notes()[0] == "# ours/tcp is compared with nobody"
 
 
 def test_without_a_rival_there_is_no_verdict():
@@ -96,18 +96,11 @@ def test_without_a_rival_there_is_no_verdict():
 
 
 def test_lines_stand_under_the_header():
-    table = Table(["ours/shm", "gloo", "mpich", "jax"], [], model=False)
+    table = Table(["ours/shm", "gloo", "mpich", "jax"], [])
     (line,) = table.lines(cell([123456.7], gloo=[234567.8], mpich=[1]))
     assert len(line) == len(table.header())
     assert line.split() == ["all_gather", "268435456", "ours/shm", "123456.70", "234567.80", "1.00", "-", "mpich", "0.00",
                             "0.00", "0.00", "slower"]
-
-
-def test_the_model_stands_in_the_table():
-    table = Table(["ours/shm", "gloo"], [], model=True)
-    assert table.header().split()[5] == "x"
-    assert table.lines(replace(cell([30], gloo=[60]), model=20.0))[0].split()[4] == "1.50"
-    assert table.lines(cell([30], gloo=[60]))[0].split()[4] == "-"
 
 
 def test_summary_counts_and_takes_the_geometric_mean():

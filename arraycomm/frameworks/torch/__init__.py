@@ -30,7 +30,8 @@ def register() -> None:
     if "ARRAYCOMM" not in torch.distributed.Backend._plugins:
         torch.distributed.Backend.register_backend("arraycomm", _create, extended_api=True, devices=["cpu"])
     # Since 2.15 torch's flight recorder hooks into each other backend's groups, but cannot into those of a class of their own.
-    getattr(torch.distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("arraycomm")
+    recording: set[str] = getattr(torch.distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    recording.add("arraycomm")
     name = os.environ.get("ARRAYCOMM_TORCH_AS")
     if name:
         if name != "gloo":
