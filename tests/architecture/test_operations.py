@@ -20,7 +20,6 @@ REASONS = {
     "arraycomm/frameworks/jax/eager.py": "a function for each; others are methods of Group",
     "arraycomm/frameworks/jax/derivatives.py": "what has no derivative",
     "backends/nccl/__init__.py": "what NCCL gained later",
-    "bench/model.py": "what differs from the rule",
 }
 PEERS = "bench/peers/"  # what each library offers, and its function for it
 

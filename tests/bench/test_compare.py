@@ -134,7 +134,7 @@ def test_files(tmp_path):
 def test_defaults_are_the_promised_cells():
     given = compare.parser().parse_args([])
     assert given.sizes == (8, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20)
-    assert (given.np, given.against, given.ours, len(given.ops)) == ((2, 4), "gloo", ("shm", "tcp"), 7)
+    assert (given.np, given.against, given.ours, len(given.ops)) == ((2, 4), "gloo", ("shm", "tcp"), 9)
 
 
 @pytest.mark.parametrize(
