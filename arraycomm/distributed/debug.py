@@ -22,7 +22,7 @@ from .operations import untimed
 from .world import default_group, state
 
 if TYPE_CHECKING:
-    from arraycomm.debug import DebugServer
+    from arraycomm.monitor.page import DebugServer
 
     from .process_group import ProcessGroup
 
@@ -183,7 +183,7 @@ def start_debug_server(port: int = 25999, worker_port: int = 0, start_method: st
     ValueError for worker_port and handlers, which are not here, for a wrong start_method or number, and unknown dumps.
     AssertionError when it has been started already. Raises what arraycomm.debug.start_debug_server() does.
     """
-    from arraycomm.debug import start_debug_server  # rare
+    from arraycomm.monitor.page import start_debug_server  # rare
 
     if _State.server is not None:
         raise AssertionError("debug server already started")

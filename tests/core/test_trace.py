@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm import trace
 from arraycomm._engine import TraceFile
 from arraycomm.core.base import settings
 from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.core.diagnostics import trace as core_trace
 from arraycomm.core.diagnostics.watch import Watched, Watcher, attach, detach
 from arraycomm.core.interface.kinds import RECORDED
-from arraycomm.trace_flows import flows
+from arraycomm.monitor import trace
+from arraycomm.monitor.flows import flows
 
 RANKS = 2
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import arraycomm
-from arraycomm import trace
+from arraycomm.monitor import trace
 
 from .test_trace import RANKS, work
 

@@ -75,7 +75,7 @@ class Job:
 
     def _agents(self) -> list[psutil.Process]:
         children = [psutil.Process(pid).children() for pid in self.context.pids()]
-        return [child for its in children for child in its if "arraycomm.debug.agent" in child.cmdline()]
+        return [child for its in children for child in its if "arraycomm.monitor.agent" in child.cmdline()]
 
     def address(self, path: str) -> str:
         return self.url.replace("/?", f"/{path}?")

@@ -18,10 +18,10 @@ import arraycomm
 from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.core.diagnostics.watch import attach, detach
 from arraycomm.debug import start_debug_server
-from arraycomm.debug.agent import Agent
-from arraycomm.debug.board import Board
-from arraycomm.debug.recorder import Recorder
-from arraycomm.debug.report import STACKS, WATCHED
+from arraycomm.monitor.agent import Agent
+from arraycomm.monitor.board import Board
+from arraycomm.monitor.recorder import Recorder
+from arraycomm.monitor.report import STACKS, WATCHED
 
 from .jobs import until
 

@@ -20,10 +20,10 @@ import arraycomm
 from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.core.diagnostics.watch import Watcher, attach
 from arraycomm.core.interface.kinds import RECORDED
-from arraycomm.debug import board as boards
-from arraycomm.debug.board import BUCKETS, CLASSES, DONE, ERROR_SHIFT, FAILED, OPERATION_SHIFT, RECORDS, TEXT_BYTES, Board
-from arraycomm.debug.recorder import Recorder
-from arraycomm.debug.report import describe
+from arraycomm.monitor import board as boards
+from arraycomm.monitor.board import BUCKETS, CLASSES, DONE, ERROR_SHIFT, FAILED, OPERATION_SHIFT, RECORDS, TEXT_BYTES, Board
+from arraycomm.monitor.recorder import Recorder
+from arraycomm.monitor.report import describe
 
 from .jobs import until
 
@@ -214,7 +214,7 @@ def seen(board: Board) -> dict[str, Any]:
 
 WRITING = """
 import sys
-from arraycomm.debug import board as boards
+from arraycomm.monitor import board as boards
 
 boards.RECORDS = 1
 flight = boards.Board(int(sys.argv[1])).flight(None)

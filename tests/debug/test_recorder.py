@@ -16,8 +16,8 @@ import pytest
 import arraycomm
 from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.core.diagnostics.watch import Watched, attach
-from arraycomm.debug.board import ASYNCHRONOUS, DONE, FAILED, LINKS, Board
-from arraycomm.debug.recorder import Recorder
+from arraycomm.monitor.board import ASYNCHRONOUS, DONE, FAILED, LINKS, Board
+from arraycomm.monitor.recorder import Recorder
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ import time
 import numpy as np
 import arraycomm
 from arraycomm.core.bootstrap.store import HashStore
-from arraycomm.debug.board import ASYNCHRONOUS, Board
-from arraycomm.debug.recorder import Recorder
+from arraycomm.monitor.board import ASYNCHRONOUS, Board
+from arraycomm.monitor.recorder import Recorder
 
 group = arraycomm.init(store=HashStore(), rank=0, world_size=1)
 

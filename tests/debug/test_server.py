@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 import arraycomm
-from arraycomm import debug
 from arraycomm.core.bootstrap.store import HashStore
-from arraycomm.debug import server as servers
 from arraycomm.debug import start_debug_server
-from arraycomm.debug.server import Server
+from arraycomm.monitor import page
+from arraycomm.monitor import server as servers
+from arraycomm.monitor.server import Server
 
 from .jobs import HOSTILE, RANKS, Job, refused, running, sent, until
 
@@ -198,7 +198,7 @@ def test_it_ends_though_a_rank_has_never_reported(monkeypatch: pytest.MonkeyPatc
 
 def _cannot(rank: int) -> None:
     if rank == 1:
-        debug.Door = refuse  # type: ignore[misc, assignment]
+        page.Door = refuse  # type: ignore[misc, assignment]
     with arraycomm.init(timeout=20) as group:
         with pytest.raises(arraycomm.DistBackendError, match="rank 1: RuntimeError: no signal is free"):
             start_debug_server(group)

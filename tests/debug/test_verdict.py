@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from arraycomm.debug.verdict import judge, ranks, seconds
+from arraycomm.monitor.verdict import judge, ranks, seconds
 
 
 def record(name: str = "all_reduce", sequence: int = 0, age: float = 5.0, state: str = "running", group: str = "world",

@@ -1,4 +1,4 @@
-"""Watchers whose operations are recorded in C (native/flight): those of the debug page (debug/recorder.py) and of a trace.
+"""Watchers whose operations are recorded in C (native/flight): those of the debug page (monitor/recorder.py) and of a trace.
 
 Plain calls are recorded by the short way itself, which asks here for what stands for their kind when it meets it for the first
 time. The others come by begin() and end().

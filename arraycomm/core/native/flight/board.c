@@ -1,4 +1,4 @@
-/* Flight: writes operations on the board that the debug page reads (arraycomm/debug/board.py, which knows the layout). */
+/* Flight: writes operations on the board that the debug page reads (arraycomm/monitor/board.py, which knows the layout). */
 #include "flight.h"
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -231,7 +231,7 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Writes operations on a board (arraycomm.debug.board)."},
+    {Py_tp_doc, "Writes operations on a board (arraycomm.monitor.board)."},
     {Py_tp_new, flight_board_construct},
     {Py_tp_methods, methods},
     {Py_tp_traverse, flight_traverse},

@@ -128,7 +128,7 @@ class DebugServer:
             orders = {**orders, "secret": (job_secret.find() or b"").hex(), "board": self._board.descriptor,
                       "stacks": self._door.descriptor, "signal": self._door.number}
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "arraycomm.debug.agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                [sys.executable, "-m", "arraycomm.monitor.agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                 pass_fds=(self._board.descriptor, self._door.descriptor), start_new_session=True,
                 cwd=IMPORTED_FROM)
             assert self._process.stdin is not None and self._process.stdout is not None

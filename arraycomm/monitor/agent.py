@@ -1,4 +1,4 @@
-"""The process beside a rank: reads its board twice a second and tells the server. `python -m arraycomm.debug.agent`.
+"""The process beside a rank: reads its board twice a second and tells the server. `python -m arraycomm.monitor.agent`.
 
 A process, not a thread: it goes on when the rank holds the interpreter's lock, is stopped or dies, and tells so. It gets its
 orders as a line of JSON on its standard input (so the secret stands neither in arguments nor in the environment), answers

@@ -1,0 +1,1 @@
+"""Watching ranks: the debug page, merged traces."""
