@@ -19,8 +19,9 @@ from arraycomm.distributed._dist2 import (
     process_group,
     register_backend,
 )
-from arraycomm.distributed.hooks import HookOpName, PostHookArgs, PreHookArgs
-from arraycomm.distributed.options import (
+from arraycomm.distributed.operations.work import Work
+from arraycomm.distributed.process_groups.hooks import HookOpName, PostHookArgs, PreHookArgs
+from arraycomm.distributed.process_groups.options import (
     AllgatherOptions,
     AllreduceCoalescedOptions,
     AllreduceOptions,
@@ -33,10 +34,9 @@ from arraycomm.distributed.options import (
     ReduceScatterOptions,
     ScatterOptions,
 )
+from arraycomm.distributed.process_groups.window import Window, WindowAccessType, WindowAttr
 from arraycomm.distributed.store import FileStore, HashStore, PrefixStore, Store
 from arraycomm.distributed.tcp_store import TCPStore
-from arraycomm.distributed.window import Window, WindowAccessType, WindowAttr
-from arraycomm.distributed.work import Work
 
 __all__ = [
     "AllToAllOptions", "AllgatherOptions", "AllreduceCoalescedOptions", "AllreduceOptions", "BarrierOptions", "BroadcastOptions",

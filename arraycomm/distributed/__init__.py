@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from arraycomm.core.base.errors import DistBackendError, DistError, DistNetworkError, DistStoreError, QueueEmptyError
 
-from .backend import Backend, BackendConfig, get_default_backend_for_device
-from .barriers import barrier, monitored_barrier
-from .coalesce import _coalescing_manager as _coalescing_manager
-from .coalesce import all_gather_coalesced, all_reduce_coalesced
-from .collectives import (
+from .debug import DebugLevel, breakpoint, get_debug_level, set_debug_level, set_debug_level_from_env
+from .device_mesh import DeviceMesh, init_device_mesh
+from .operations.barriers import barrier, monitored_barrier
+from .operations.coalesce import _coalescing_manager as _coalescing_manager
+from .operations.coalesce import all_gather_coalesced, all_reduce_coalesced
+from .operations.collectives import (
     all_gather_into_tensor,
     all_gather_single,
     all_reduce,
@@ -23,11 +24,31 @@ from .collectives import (
     reduce_scatter_single,
     reduce_scatter_tensor,
 )
-from .collectives import all_gather_into_tensor as _all_gather_base  # noqa: F401
-from .collectives import reduce_scatter_tensor as _reduce_scatter_base  # noqa: F401
-from .debug import DebugLevel, breakpoint, get_debug_level, set_debug_level, set_debug_level_from_env
-from .device_mesh import DeviceMesh, init_device_mesh
-from .groups import (
+from .operations.collectives import all_gather_into_tensor as _all_gather_base  # noqa: F401
+from .operations.collectives import reduce_scatter_tensor as _reduce_scatter_base  # noqa: F401
+from .operations.lists import all_gather, all_to_all, gather, reduce_scatter, scatter
+from .operations.multi_gpu import (
+    all_gather_multigpu,
+    all_reduce_multigpu,
+    broadcast_multigpu,
+    reduce_multigpu,
+    reduce_scatter_multigpu,
+)
+from .operations.objects import (
+    all_gather_object,
+    broadcast_object_list,
+    gather_object,
+    recv_object_list,
+    scatter_object_list,
+    send_object_list,
+)
+from .operations.point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, send
+from .operations.reduce_op import ReduceOp, reduce_op, supports_complex
+from .operations.reduce_op import _make_nccl_premul_sum as _make_nccl_premul_sum
+from .operations.work import Work
+from .operations.work import Work as _Work  # noqa: F401
+from .process_groups.backend import Backend, BackendConfig, get_default_backend_for_device
+from .process_groups.groups import (
     GroupName,
     get_backend,
     get_backend_config,
@@ -39,7 +60,7 @@ from .groups import (
     get_world_size,
     new_group,
 )
-from .init import (
+from .process_groups.init import (
     destroy_process_group,
     get_node_local_rank,
     init_process_group,
@@ -53,24 +74,8 @@ from .init import (
     is_ucc_available,
     is_xccl_available,
 )
-from .lists import all_gather, all_to_all, gather, reduce_scatter, scatter
-from .multi_gpu import (
-    all_gather_multigpu,
-    all_reduce_multigpu,
-    broadcast_multigpu,
-    reduce_multigpu,
-    reduce_scatter_multigpu,
-)
-from .nccl import ProcessGroupNCCL as ProcessGroupNCCL
-from .objects import (
-    all_gather_object,
-    broadcast_object_list,
-    gather_object,
-    recv_object_list,
-    scatter_object_list,
-    send_object_list,
-)
-from .options import (
+from .process_groups.nccl import ProcessGroupNCCL as ProcessGroupNCCL
+from .process_groups.options import (
     AllreduceCoalescedOptions,
     AllreduceOptions,
     AllToAllOptions,
@@ -81,22 +86,17 @@ from .options import (
     ReduceScatterOptions,
     ScatterOptions,
 )
-from .point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, send
-from .process_group import ProcessGroup
+from .process_groups.process_group import ProcessGroup
+from .process_groups.profiling import record_comm
+from .process_groups.subgroups import new_subgroups, new_subgroups_by_enumeration, shrink_group, split_group
+from .process_groups.world import GroupMember, default_pg_timeout, group
+from .process_groups.world import is_outside as _rank_not_in_group  # noqa: F401
 from .processes import ProcessExitedException, ProcessRaisedException, spawn
-from .profiling import record_comm
-from .reduce_op import ReduceOp, reduce_op, supports_complex
-from .reduce_op import _make_nccl_premul_sum as _make_nccl_premul_sum
 from .rendezvous import register_rendezvous_handler, rendezvous
 from .sampler import DistributedSampler
 from .store import FileStore, HashStore, PrefixStore, Store
-from .subgroups import new_subgroups, new_subgroups_by_enumeration, shrink_group, split_group
 from .tcp_store import TCPStore
 from .torch_only import MODULES as _MODULES
-from .work import Work
-from .work import Work as _Work  # noqa: F401
-from .world import GroupMember, default_pg_timeout, group
-from .world import is_outside as _rank_not_in_group  # noqa: F401
 
 
 def __getattr__(name: str) -> object:

@@ -17,13 +17,13 @@ from datetime import timedelta
 from arraycomm.core.base.typed import Any, Protocol
 from arraycomm.core.bootstrap.rendezvous import Rendezvous, rendezvous
 
-from . import backend as backends
-from . import devices
-from .backend import Backend, BackendConfig
-from .members import Nobody
-from .process_group import ProcessGroup, open_world, part_of, seconds_of
-from .reduce_op import ReduceOp
-from .world import state
+from .operations.reduce_op import ReduceOp
+from .process_groups import backend as backends
+from .process_groups import devices
+from .process_groups.backend import Backend, BackendConfig
+from .process_groups.members import Nobody
+from .process_groups.process_group import ProcessGroup, open_world, part_of, seconds_of
+from .process_groups.world import state
 
 __all__ = ["ProcessGroup", "ProcessGroupFactory", "ReduceOp", "current_process_group", "new_group", "process_group",
            "register_backend"]

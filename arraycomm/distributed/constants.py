@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from .world import default_pg_timeout
+from .process_groups.world import default_pg_timeout
 
 __all__ = ["default_pg_nccl_timeout", "default_pg_timeout"]
 

@@ -17,14 +17,14 @@ from arraycomm.core.base.log import log
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.diagnostics.watch import attach
 
-from .consistency import Consistency
-from .operations import untimed
-from .world import default_group, state
+from .operations.methods import untimed
+from .process_groups.consistency import Consistency
+from .process_groups.world import default_group, state
 
 if TYPE_CHECKING:
     from arraycomm.monitor.page import DebugServer
 
-    from .process_group import ProcessGroup
+    from .process_groups.process_group import ProcessGroup
 
 __all__ = ["DebugLevel", "breakpoint", "get_debug_level", "set_debug_level", "set_debug_level_from_env", "start_debug_server",
            "stop_debug_server"]

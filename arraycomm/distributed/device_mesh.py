@@ -17,12 +17,12 @@ from arraycomm.core.arrays.dlpack import pack, wrap
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.group.arguments import integer, template
 
-from .grid import Axes, Grid, check_names, read_mesh
-from .groups import get_rank, get_world_size
-from .init import init_process_group, is_initialized
+from .process_groups.grid import Axes, Grid, check_names, read_mesh
+from .process_groups.groups import get_rank, get_world_size
+from .process_groups.init import init_process_group, is_initialized
 
 if TYPE_CHECKING:
-    from .process_group import ProcessGroup
+    from .process_groups.process_group import ProcessGroup
 
 __all__ = ["DeviceMesh", "init_device_mesh"]
 

@@ -9,15 +9,15 @@ from . import *  # noqa: F403
 
 # What programs take from there in spite of the names, older spellings among them.
 from . import _all_gather_base, _coalescing_manager, _rank_not_in_group, _reduce_scatter_base  # noqa: F401
-from .coalesce import CoalescingManager as _CoalescingManager  # noqa: F401
-from .groups import get_global_rank
-from .groups import get_world_size as _get_group_size  # noqa: F401
-from .options import AllgatherOptions  # noqa: F401
-from .process_group import ProcessGroup
-from .subgroups import SHRINK_ABORT, SHRINK_DEFAULT  # noqa: F401
-from .world import default_group as _get_default_group
-from .world import resolve as _group_or_default_group
-from .world import state
+from .operations.coalesce import CoalescingManager as _CoalescingManager  # noqa: F401
+from .process_groups.groups import get_global_rank
+from .process_groups.groups import get_world_size as _get_group_size  # noqa: F401
+from .process_groups.options import AllgatherOptions  # noqa: F401
+from .process_groups.process_group import ProcessGroup
+from .process_groups.subgroups import SHRINK_ABORT, SHRINK_DEFAULT  # noqa: F401
+from .process_groups.world import default_group as _get_default_group
+from .process_groups.world import resolve as _group_or_default_group
+from .process_groups.world import state
 
 
 def _get_default_store() -> Store:  # noqa: F405

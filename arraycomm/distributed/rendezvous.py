@@ -10,9 +10,9 @@ from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.bootstrap.environment import hosted, hosted_by_torch, number
 from arraycomm.core.bootstrap.store.torch import TorchStore
 
+from .process_groups.world import default_pg_timeout
 from .store import FileStore, PrefixStore
 from .tcp_store import TCPStore
-from .world import default_pg_timeout
 
 if TYPE_CHECKING:
     from arraycomm.core.bootstrap import store as core

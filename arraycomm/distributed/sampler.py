@@ -12,7 +12,7 @@ import sys
 from array import array
 from collections.abc import Iterator, Sized
 
-from .groups import get_rank, get_world_size
+from .process_groups.groups import get_rank, get_world_size
 
 _WORDS = 624  # of MT19937's state
 _MASK = 0xFFFFFFFF

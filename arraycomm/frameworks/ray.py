@@ -27,10 +27,10 @@ from arraycomm.core.bootstrap.rendezvous import LINGER, rendezvous
 from arraycomm.core.bootstrap.store import TCPStore
 from arraycomm.core.group.start import open_group
 from arraycomm.core.interface import registry
-from arraycomm.distributed import collectives, lists, point_to_point
-from arraycomm.distributed.backend import BackendConfig
-from arraycomm.distributed.process_group import ProcessGroup
-from arraycomm.distributed.reduce_op import ReduceOp
+from arraycomm.distributed.operations import collectives, lists, point_to_point
+from arraycomm.distributed.operations.reduce_op import ReduceOp
+from arraycomm.distributed.process_groups.backend import BackendConfig
+from arraycomm.distributed.process_groups.process_group import ProcessGroup
 
 NAME = "ARRAYCOMM"
 _LOOK = 0.05  # s between looks: Ray's store cannot be waited for

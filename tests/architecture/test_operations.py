@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from arraycomm.core.interface.kinds import COLLECTIVES, KINDS, RECORDED
-from arraycomm.distributed.hooks import _NAMES
+from arraycomm.distributed.process_groups.hooks import _NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = 2  # more than so many are a list
 REASONS = {
     "arraycomm/distributed/__init__.py": "names that it offers, torch's",
     "arraycomm/distributed/nn/functional.py": "names that it offers, torch's",
-    "arraycomm/distributed/options.py": "torch's older names",
+    "arraycomm/distributed/process_groups/options.py": "torch's older names",
     "arraycomm/frameworks/jax/eager.py": "a function for each; others are methods of Group",
     "arraycomm/frameworks/jax/derivatives.py": "what has no derivative",
     "backends/nccl/__init__.py": "what NCCL gained later",

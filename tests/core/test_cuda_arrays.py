@@ -24,7 +24,7 @@ from arraycomm.core.gpu.lane import Lane
 from arraycomm.core.gpu.memory import allocate_on
 from arraycomm.core.gpu.runtime import runtime
 from arraycomm.core.group import arguments
-from arraycomm.distributed.arguments import written
+from arraycomm.distributed.operations.arguments import written
 from tests.standin import arrays
 
 from .arrays import DTYPES, numpy_dtype

@@ -13,7 +13,7 @@ import arraycomm
 import arraycomm.distributed as dist
 from arraycomm import dist2
 from arraycomm.core.interface.kinds import RECORDED
-from arraycomm.distributed.hooks import _NAMES
+from arraycomm.distributed.process_groups.hooks import _NAMES
 from tests.threads import at_once
 
 from .groups import LIMIT, on_ranks, open_group

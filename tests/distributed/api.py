@@ -3,7 +3,7 @@ docs/distributed-api.md and docs/dist2-api.md.
 
 torch_distributed_2.13.json and torch_dist2.json hold what is compared. Parameters and names that begin with an underscore are
 nobody's to rely on and are left out, as are the methods that Backend has from str. differences.py gives the reason for each
-difference. "forms" are the parameters of a method that can be called in several ways (arraycomm/distributed/forms.py).
+difference. "forms" are the parameters of a method that can be called in several ways (arraycomm/distributed/operations/forms.py).
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ import pytest
 import arraycomm
 import arraycomm.distributed as dist
 from arraycomm.core.diagnostics.watch import Call
-from arraycomm.distributed import collective_utils, distributed_c10d, profiling
+from arraycomm.distributed import collective_utils, distributed_c10d
+from arraycomm.distributed.process_groups import profiling
 
 
 def fail() -> None:

@@ -19,7 +19,8 @@ import pytest
 import arraycomm
 import arraycomm.distributed as dist
 from arraycomm.core.bootstrap.store import HashStore
-from arraycomm.distributed import consistency, debug
+from arraycomm.distributed import debug
+from arraycomm.distributed.process_groups import consistency
 
 LIMIT = 60
 

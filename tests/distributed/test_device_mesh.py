@@ -15,7 +15,7 @@ import pytest
 import arraycomm
 import arraycomm.distributed as dist
 from arraycomm.distributed.device_mesh import DeviceMesh, init_device_mesh
-from arraycomm.distributed.grid import Grid, read_mesh
+from arraycomm.distributed.process_groups.grid import Grid, read_mesh
 
 RANKS = 4
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from arraycomm.distributed.future import Future
-from arraycomm.distributed.work import Work
+from arraycomm.distributed.operations.work import Work
 from arraycomm.frameworks.torch.work import Futures
 from arraycomm.frameworks.torch.work import Work as TorchWork
 

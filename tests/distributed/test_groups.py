@@ -203,7 +203,7 @@ def check_store(rank: int) -> None:
 
 
 def check_warning(rank: int) -> None:
-    from arraycomm.distributed.world import member
+    from arraycomm.distributed.process_groups.world import member
 
     group = dist.new_group([0])
     with warnings.catch_warnings(record=True) as told:

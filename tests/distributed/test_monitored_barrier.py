@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import arraycomm.distributed as dist
-from arraycomm.distributed.barriers import _Monitored
+from arraycomm.distributed.operations.barriers import _Monitored
 from arraycomm.launch.spawn import spawn
 
 SHORT, LONG = timedelta(milliseconds=300), timedelta(seconds=60)

@@ -12,7 +12,7 @@ import pytest
 import arraycomm
 import arraycomm.distributed as dist
 from arraycomm.distributed import _dist2
-from arraycomm.distributed.options import AllgatherOptions, ReduceScatterOptions
+from arraycomm.distributed.process_groups.options import AllgatherOptions, ReduceScatterOptions
 
 RANKS = 3
 LIMIT = timedelta(seconds=60)
@@ -163,7 +163,7 @@ def test_on_three_ranks() -> None:
 def test_factories(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")):
         monkeypatch.setenv(name, value)
-    from arraycomm.distributed.world import state
+    from arraycomm.distributed.process_groups.world import state
 
     monkeypatch.setattr(state, "factories", {})
     monkeypatch.setattr(state, "shared", None)

@@ -15,7 +15,7 @@ import arraycomm
 import arraycomm.distributed as dist
 from arraycomm.core.arrays.dlpack import resolve
 from arraycomm.core.arrays.joined import joined, update
-from arraycomm.distributed.profiling import _tensors
+from arraycomm.distributed.process_groups.profiling import _tensors
 
 torch = pytest.importorskip("torch")
 
@@ -86,7 +86,7 @@ def test_asynchronous_ones_last_until_their_end_is_seen(world: dist.ProcessGroup
 
 def test_no_label_ends_after_its_profiler(world: dist.ProcessGroup) -> None:
     """torch would write their ends into freed memory: the process crashed in most runs of such a loop."""
-    from arraycomm.distributed.profiling import _unended
+    from arraycomm.distributed.process_groups.profiling import _unended
 
     x, before, late = torch.ones(4), len(_unended), []
     for _ in range(10):
@@ -105,7 +105,7 @@ def test_no_label_ends_after_its_profiler(world: dist.ProcessGroup) -> None:
 
 def test_a_label_of_another_thread_is_not_ended(world: dist.ProcessGroup) -> None:
     """That thread may stop the profiler meanwhile."""
-    from arraycomm.distributed.profiling import _unended
+    from arraycomm.distributed.process_groups.profiling import _unended
 
     before = len(_unended)
     with torch.profiler.profile(), ThreadPoolExecutor(1) as other:
@@ -204,7 +204,7 @@ def test_other_groups_are_labelled_too(world: dist.ProcessGroup) -> None:
 @pytest.mark.parametrize("other", ["absent", "without tensors"])
 def test_a_torch_that_keeps_no_shapes(world: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, other: str,
                                       caplog: pytest.LogCaptureFixture) -> None:
-    from arraycomm.distributed.profiling import _without_shapes
+    from arraycomm.distributed.process_groups.profiling import _without_shapes
 
     _without_shapes.cache_clear()
     if other == "absent":
@@ -221,11 +221,11 @@ def test_a_torch_that_keeps_no_shapes(world: dist.ProcessGroup, monkeypatch: pyt
 
 def test_a_torch_that_does_not_tell_of_starts(world: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch,
                                               caplog: pytest.LogCaptureFixture) -> None:
-    from arraycomm.distributed.profiling import _runs
+    from arraycomm.distributed.process_groups.profiling import _runs
 
     with monkeypatch.context() as other:
         other.delattr(torch.autograd.profiler, "_run_on_profiler_start")
-        other.setattr("arraycomm.distributed.profiling._runs", _runs.__wrapped__)
+        other.setattr("arraycomm.distributed.process_groups.profiling._runs", _runs.__wrapped__)
         other.setattr(torch.autograd.profiler, "_is_profiler_enabled", True)
         dist.all_reduce(torch.ones(3), async_op=True).wait()
     assert any("end with their calls" in record.message for record in caplog.records)
@@ -234,7 +234,7 @@ def test_a_torch_that_does_not_tell_of_starts(world: dist.ProcessGroup, monkeypa
 
 def test_a_torch_without_the_flag(world: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is labelled, and operations go on."""
-    from arraycomm.distributed.world import NO_PROFILER, state
+    from arraycomm.distributed.process_groups.world import NO_PROFILER, state
 
     monkeypatch.setattr(state, "profiler", NO_PROFILER)
     monkeypatch.delattr(torch.autograd.profiler, "_is_profiler_enabled")

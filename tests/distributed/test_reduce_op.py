@@ -13,8 +13,8 @@ import torch.distributed as theirs
 import arraycomm.distributed as dist
 from arraycomm.core.arrays.types import DType
 from arraycomm.distributed import ReduceOp
-from arraycomm.distributed.arguments import reduction
-from arraycomm.distributed.reduce_op import RedOpType, _make_nccl_premul_sum
+from arraycomm.distributed.operations.arguments import reduction
+from arraycomm.distributed.operations.reduce_op import RedOpType, _make_nccl_premul_sum
 
 NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 

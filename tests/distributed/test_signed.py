@@ -14,8 +14,8 @@ from arraycomm.core.bootstrap import ends
 from arraycomm.core.bootstrap.gathering import MEET, Gathering, sign
 from arraycomm.core.bootstrap.rendezvous import rendezvous
 from arraycomm.core.bootstrap.store import HashStore
-from arraycomm.distributed import groups, merging
-from arraycomm.distributed.member_lists import MemberList
+from arraycomm.distributed.process_groups import groups, merging
+from arraycomm.distributed.process_groups.member_lists import MemberList
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 FORGED: list[Callable[[bytes, str], bytes]] = [  # of what a rank would write there, and what that would be about

@@ -1,4 +1,4 @@
-"""distributed/work.py: what must not happen where a Work is dropped; what does is in work_checks.py."""
+"""distributed/operations/work.py: what must not happen where a Work is dropped; what does is in work_checks.py."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import arraycomm.distributed as dist
-from arraycomm.distributed import work as works
 from arraycomm.distributed.future import Future
+from arraycomm.distributed.operations import work as works
 
 from ..logged import logged
 from ..threads import at_once

@@ -14,9 +14,9 @@ from importlib import import_module
 
 from arraycomm.core.base.typed import Any
 
-from .. import devices
-from ..collectives import all_reduce
-from ..world import resolve
+from ..operations.collectives import all_reduce
+from ..process_groups import devices
+from ..process_groups.world import resolve
 
 __all__ = ["Join", "JoinHook", "Joinable"]
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from arraycomm.distributed import collectives, lists
-from arraycomm.distributed.process_group import ProcessGroup
-from arraycomm.distributed.reduce_op import ReduceOp
-from arraycomm.distributed.world import resolve
+from arraycomm.distributed.operations import collectives, lists
+from arraycomm.distributed.operations.reduce_op import ReduceOp
+from arraycomm.distributed.process_groups.process_group import ProcessGroup
+from arraycomm.distributed.process_groups.world import resolve
 
 Group = ProcessGroup | None
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from arraycomm.distributed.collectives import all_reduce
-from arraycomm.distributed.process_group import ProcessGroup
-from arraycomm.distributed.reduce_op import ReduceOp
+from arraycomm.distributed.operations.collectives import all_reduce
+from arraycomm.distributed.operations.reduce_op import ReduceOp
+from arraycomm.distributed.process_groups.process_group import ProcessGroup
 
 from .sparse import all_reduce as sparse_all_reduce
 

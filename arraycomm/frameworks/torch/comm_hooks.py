@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from arraycomm.distributed.collectives import all_reduce
-from arraycomm.distributed.reduce_op import ReduceOp
+from arraycomm.distributed.operations.collectives import all_reduce
+from arraycomm.distributed.operations.reduce_op import ReduceOp
 
 from .bucket import Bucket
 

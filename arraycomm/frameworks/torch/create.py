@@ -14,8 +14,8 @@ from arraycomm.core.group.arguments import group_seconds
 from arraycomm.core.group.group import Group
 from arraycomm.core.group.start import open_group
 from arraycomm.core.interface import registry
-from arraycomm.distributed.backend import BackendConfig
-from arraycomm.distributed.process_group import ProcessGroup as FacadeGroup
+from arraycomm.distributed.process_groups.backend import BackendConfig
+from arraycomm.distributed.process_groups.process_group import ProcessGroup as FacadeGroup
 
 from . import functional
 from .process_group import ProcessGroup

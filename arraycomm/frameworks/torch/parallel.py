@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from arraycomm.distributed import objects
-from arraycomm.distributed.collectives import broadcast
-from arraycomm.distributed.process_group import ProcessGroup
-from arraycomm.distributed.world import resolve
+from arraycomm.distributed.operations import objects
+from arraycomm.distributed.operations.collectives import broadcast
+from arraycomm.distributed.process_groups.process_group import ProcessGroup
+from arraycomm.distributed.process_groups.world import resolve
 
 from .bucket import SparseBucket
 from .parallel_log import ParallelLog

@@ -16,11 +16,11 @@ import torch
 import torch.distributed as dist
 
 from arraycomm.core.interface.kinds import COLLECTIVES
-from arraycomm.distributed import options
-from arraycomm.distributed.operations import Operations
-from arraycomm.distributed.process_group import ProcessGroup as FacadeGroup
-from arraycomm.distributed.work import ENDED
-from arraycomm.distributed.work import Work as FacadeWork
+from arraycomm.distributed.operations.methods import Operations
+from arraycomm.distributed.operations.work import ENDED
+from arraycomm.distributed.operations.work import Work as FacadeWork
+from arraycomm.distributed.process_groups import options
+from arraycomm.distributed.process_groups.process_group import ProcessGroup as FacadeGroup
 
 from .uncompiled import keep_uncompiled
 from .work import Futures, Work

@@ -18,8 +18,8 @@ from torch.autograd.graph import get_gradient_edge
 
 from arraycomm.core.base.log import log
 from arraycomm.core.group import buckets
-from arraycomm.distributed.collectives import all_reduce
-from arraycomm.distributed.process_group import ProcessGroup
+from arraycomm.distributed.operations.collectives import all_reduce
+from arraycomm.distributed.process_groups.process_group import ProcessGroup
 
 from .bucket import Bucket, SparseBucket
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arraycomm.distributed.process_group import ProcessGroup
+from arraycomm.distributed.process_groups.process_group import ProcessGroup
 
 from ..sparse import sparse_all_reduce
 

@@ -12,8 +12,8 @@ import torch
 import torch.distributed
 
 from arraycomm.core.base import threads
-from arraycomm.distributed.streams import followed
-from arraycomm.distributed.work import Work as FacadeWork
+from arraycomm.distributed.operations.streams import followed
+from arraycomm.distributed.operations.work import Work as FacadeWork
 
 _NO_LIMIT = timedelta(0)
 

@@ -10,7 +10,7 @@ import pytest
 
 import arraycomm
 import arraycomm.distributed as dist
-from arraycomm.distributed.subgroups import SHRINK_ABORT, SHRINK_DEFAULT
+from arraycomm.distributed.process_groups.subgroups import SHRINK_ABORT, SHRINK_DEFAULT
 from tests.standin import arrays, build
 
 LAST = 2

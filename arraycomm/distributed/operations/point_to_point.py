@@ -11,13 +11,13 @@ from collections.abc import Callable
 from arraycomm.core.arrays.types import DeviceType
 from arraycomm.core.base.typed import Any
 
+from ..process_groups.process_group import ProcessGroup
+from ..process_groups.world import is_outside, resolve
 from . import arguments
 from .arguments import packed, peer
 from .entry import current, entered
-from .operations import untimed
-from .process_group import ProcessGroup
+from .methods import untimed
 from .work import Message, Receive, Work
-from .world import is_outside, resolve
 
 
 def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None, tag: int = 0,

@@ -15,7 +15,7 @@ from functools import wraps
 
 from arraycomm.core.base.typed import Any
 
-from . import options
+from ..process_groups import options
 from .reduce_op import ReduceOp
 
 

@@ -10,10 +10,10 @@ from arraycomm.core.base.typed import Any
 from arraycomm.core.group.window import REDUCTIONS
 from arraycomm.core.group.window import Window as CoreWindow
 
-from . import arguments
+from ..operations import arguments
+from ..operations.reduce_op import ReduceOp
+from ..operations.work import ENDED, Several, Work
 from .process_group import ProcessGroup, seconds_of
-from .reduce_op import ReduceOp
-from .work import ENDED, Several, Work
 
 
 class WindowAccessType(enum.Enum):

@@ -23,8 +23,8 @@ from .forms import forms
 if TYPE_CHECKING:
     from arraycomm.core.group.group import Group
 
-    from .options import Options
-    from .process_group import ProcessGroup
+    from ..process_groups.options import Options
+    from ..process_groups.process_group import ProcessGroup
     from .work import Work
 
 _TIMED = frozenset((*RECORDED, *(f"plain_{name}" for name in RECORDED)))

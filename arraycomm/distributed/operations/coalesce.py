@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from arraycomm.core.arrays.joined import joined, target
 from arraycomm.core.base.typed import Any
 
+from ..process_groups.process_group import ProcessGroup
+from ..process_groups.world import resolve
 from . import arguments, held
 from .entry import entered
 from .held import Held
-from .process_group import ProcessGroup
 from .reduce_op import ReduceOp
 from .work import Work, ended
-from .world import resolve
 
 
 def all_reduce_coalesced(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,

@@ -18,10 +18,10 @@ from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.interface.kinds import Kind
 
+from ..operations.methods import Operations
+from ..operations.reduce_op import ReduceOp, _make_nccl_premul_sum
 from . import options
 from .members import Absent
-from .operations import Operations
-from .reduce_op import ReduceOp, _make_nccl_premul_sum
 
 if TYPE_CHECKING:
     from .process_group import ProcessGroup

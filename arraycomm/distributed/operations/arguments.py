@@ -15,8 +15,8 @@ from arraycomm.core.base.errors import ImmutableOutput, StridedOutput
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.group import arguments as core_arguments
 
-from . import devices
-from .process_group import ProcessGroup
+from ..process_groups import devices
+from ..process_groups.process_group import ProcessGroup
 from .reduce_op import RedOpType, ReduceOp, _make_nccl_premul_sum, supports_complex
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from arraycomm.core.base.threads import finish
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.bootstrap.rendezvous import rendezvous
 
+from ..rendezvous import place
 from . import backend as backends
 from . import devices
 from .backend import Backend, BackendConfig
 from .groups import agree
 from .process_group import ProcessGroup, check_ranks, open_world, part_of, seconds_of
-from .rendezvous import place
 from .world import NOT_INITIALIZED, is_outside, resolve, state
 
 if TYPE_CHECKING:

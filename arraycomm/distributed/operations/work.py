@@ -13,7 +13,7 @@ from arraycomm.core.base.errors import CollectiveTimeout, DistError
 from arraycomm.core.base.log import log
 from arraycomm.core.base.typed import Any
 
-from .future import new_future
+from ..future import new_future
 from .streams import followed
 
 _NO_LIMIT = timedelta(0)

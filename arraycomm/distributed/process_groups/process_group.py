@@ -17,16 +17,17 @@ from arraycomm.core.group import arguments
 from arraycomm.core.group.group import Group
 from arraycomm.core.group.start import open_group
 
+from .. import debug
+from ..constants import default_pg_nccl_timeout
+from ..operations.methods import Operations, Timed, untimed
+from ..store import PrefixStore
 from . import backend as backends
-from . import debug, devices, nccl
+from . import devices, nccl
 from .backend import Backend, BackendConfig, BackendType
-from .constants import default_pg_nccl_timeout
 from .derived import DerivedCommunicator, Unopened
 from .hooks import Hooked
 from .members import Members
-from .operations import Operations, Timed, untimed
 from .plugin import PluginBackend
-from .store import PrefixStore
 from .world import state
 
 if TYPE_CHECKING:

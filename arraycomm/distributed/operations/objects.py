@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from arraycomm.core.base.settings import get_flag
 from arraycomm.core.base.typed import Any
 
+from ..process_groups.process_group import ProcessGroup
+from ..process_groups.world import resolve
 from .arguments import peer
 from .entry import entered
-from .process_group import ProcessGroup
-from .world import resolve
 
 
 def _pickle() -> bool:

@@ -13,11 +13,11 @@ from arraycomm.core.bootstrap.rendezvous import rendezvous
 from arraycomm.core.bootstrap.secret import find
 from arraycomm.core.bootstrap.store import PrefixStore, Store
 
+from ..operations.methods import untimed
+from ..operations.work import Several, Work
 from . import merging
 from .member_lists import MemberList
-from .operations import untimed
 from .options import ReconfigureOptions
-from .work import Several, Work
 
 if TYPE_CHECKING:
     from arraycomm.core.bootstrap.rendezvous import Rendezvous

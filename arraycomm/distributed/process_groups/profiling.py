@@ -24,8 +24,8 @@ from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.diagnostics.watch import Call, Watched, Watcher, attach, detach
 from arraycomm.core.interface.kinds import KINDS
 
+from ..operations.methods import untimed
 from . import devices, options
-from .operations import untimed
 from .world import state
 
 if TYPE_CHECKING:

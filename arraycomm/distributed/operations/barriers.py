@@ -14,10 +14,10 @@ from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.gathering import sign, signed
 from arraycomm.core.bootstrap.store.connections import StoreLost
 
+from ..process_groups.process_group import ProcessGroup, seconds_of
+from ..store import PrefixStore
 from .entry import current, entered
-from .operations import untimed
-from .process_group import ProcessGroup, seconds_of
-from .store import PrefixStore
+from .methods import untimed
 from .work import Work, duration, ended
 
 _GRACE = 0.25  # s that the others wait longer than rank 0, whose answer says more than their own timeout

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from arraycomm.core.base.typed import Any
 
-from .reduce_op import ReduceOp
+from ..operations.reduce_op import ReduceOp
 
 # The methods of whole arrays, under torch's older names; the newer ones are KIND_single.
 BASE = {"all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "all_to_all": "alltoall_base"}

@@ -14,7 +14,7 @@ from arraycomm.core.interface.kinds import COLLECTIVES
 from .work import Several, Work
 
 if TYPE_CHECKING:
-    from .process_group import ProcessGroup
+    from ..process_groups.process_group import ProcessGroup
 
 _BEGINS = COLLECTIVES | {"isend", "irecv"}
 

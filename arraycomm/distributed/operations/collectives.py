@@ -17,13 +17,13 @@ from arraycomm.core.arrays.joined import flat
 from arraycomm.core.base.typed import Any
 from arraycomm.core.group.shapes import row
 
+from ..process_groups.process_group import ProcessGroup
+from ..process_groups.world import member
 from . import arguments, held
 from .entry import current, entered
 from .held import Held, hold
-from .process_group import ProcessGroup
 from .reduce_op import ReduceOp
 from .work import ENDED, Work, ended
-from .world import member
 
 
 def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,

@@ -11,10 +11,10 @@ from arraycomm.core.base.errors import counted_in
 from arraycomm.core.base.typed import Any
 from arraycomm.core.group.group import Group
 
+from ..operations.methods import untimed
 from . import backend as backends
 from .backend import BackendConfig
 from .groups import _meeting, _next_turn, agree, new_group
-from .operations import untimed
 from .process_group import ProcessGroup, _announce_ignored, check_rank, check_ranks, open_part, seconds_of, shares
 from .world import GroupMember, default_group, is_outside, resolve, state
 

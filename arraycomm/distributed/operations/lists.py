@@ -9,9 +9,9 @@ from arraycomm.core.arrays.dlpack import overlaps
 from arraycomm.core.arrays.joined import flat, joined, target
 from arraycomm.core.base.typed import Any
 
+from ..process_groups.process_group import ProcessGroup
 from . import arguments
 from .entry import entered
-from .process_group import ProcessGroup
 from .reduce_op import ReduceOp
 from .work import Work, ended
 

@@ -16,10 +16,10 @@ from arraycomm.core.base.errors import DeviceError
 from arraycomm.core.base.typed import Any
 from arraycomm.core.group.local import reduce_into
 
+from ..process_groups.process_group import ProcessGroup
 from . import arguments
 from .arguments import both, same_dtype, same_shape
 from .entry import entered
-from .process_group import ProcessGroup
 from .reduce_op import ReduceOp
 from .work import Work, ended
 

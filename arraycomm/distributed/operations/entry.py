@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from arraycomm.core.base.typed import Any
 
+from ..process_groups.process_group import ProcessGroup
+from ..process_groups.world import member, state
 from . import held
-from .process_group import ProcessGroup
-from .world import member, state
 
 current: Any = state  # for plain calls, current.default.plain.plain_all_reduce(...): there may be neither the one nor the other.
 # What these do not take is the long way's, which finds out what is the matter.

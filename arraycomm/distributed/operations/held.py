@@ -9,7 +9,7 @@ from arraycomm.core.arrays.joined import update
 from arraycomm.core.base.record import Record
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
-from .process_group import ProcessGroup
+from ..process_groups.process_group import ProcessGroup
 from .work import Several, Work, ended
 
 if TYPE_CHECKING:
