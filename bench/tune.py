@@ -182,7 +182,7 @@ def lines(decision: Decision) -> list[str]:
     """Times of all algorithms; what is chosen is marked, by + where the engine's table has another, which then has a -."""
     choice = decision.choice
     measured = {name for cell in decision.cells for name in cell.names}
-    names = [name for name in tuning.names(choice.transport)[choice.operation] if name in measured]
+    names = [name for name in tuning.names()[choice.operation] if name in measured]
     where = f"{choice.operation} over {choice.transport}, {choice.ranks} ranks"
     made = [f"# {where}: us per call, median of {min(len(cell.rounds) for cell in decision.cells)} rounds",
             "# " + f"{'size':>12}" + "".join(f"  {name:>13} " for name in names)]

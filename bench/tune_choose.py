@@ -32,7 +32,7 @@ class Cell:
     def names(self) -> list[str]:
         """The algorithms that were measured, in the order of the engine's table."""
         measured = {name for times in self.rounds for name in times}
-        return [name for name in names(self.transport)[self.operation] if name in measured]
+        return [name for name in names()[self.operation] if name in measured]
 
     def time(self, name: str) -> float | None:
         """The median; None where it was not measured."""

@@ -86,7 +86,8 @@ def _say(group: Any, text: str) -> None:
 
 
 def _entries(group: Any, transport: str, plan: Plan, stack: ExitStack) -> Iterator[_Entry]:
-    candidates = {operation: tuning.names(transport)[operation] for operation in plan.operations}
+    known = tuning.names(transport, library=group.backend == "mpi")
+    candidates = {operation: known[operation] for operation in plan.operations}
     most = max(map(len, candidates.values()))
     contenders = [_contender(group, transport, candidates, place, max(plan.sizes), stack) for place in range(most)]
     for operation, names in candidates.items():

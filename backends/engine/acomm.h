@@ -149,7 +149,8 @@ const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, 
 typedef struct acomm_row {
     const char *kind, *name;
     int32_t where;      /* counts 0: anywhere, 1: where all ranks share memory, 2: there, once symmetric arrays have been used,
-                           3: on several hosts of several ranks, 4: of as many each, 5: on one host, or of two ranks */
+                           3: on several hosts of several ranks, 4: of as many each, 5: on one host, or of two ranks,
+                           6: where a fabric carries the data that has collectives of its own */
     int32_t max_ranks;  /* 0: any number */
     uint64_t up_to;     /* bytes; UINT64_MAX: any number */
     int32_t ordered;    /* 1: it reduces each element in the order of the ranks */

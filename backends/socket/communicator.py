@@ -26,19 +26,26 @@ if TYPE_CHECKING:
     from .serving import Serving
 
 
+_LIBRARY = "library"  # MPI's own collectives
 _SHOWN = 8  # hosts that the log names
 _ABOUT = {"shm": "shared memory", "loopback": "{0} on one host", "tcp": "{0}", "hosts": "shared memory inside hosts, {0} between"}
 
 
 def wanted_algorithms() -> str:
-    """ARRAYCOMM_ALGORITHM. Raises ValueError for a name that the engine's table does not have, naming those that it has."""
+    """ARRAYCOMM_ALGORITHM, "library" alone as each operation's. Raises ValueError for a name that the engine's table does not
+    have, naming those that it has."""
     wanted = settings.get("ARRAYCOMM_ALGORITHM")
     if not wanted:
         return ""
     from arraycomm.core.interface import tuning  # here, as below: few ask for one
 
     known = tuning.names()
+    items = []
     for item in filter(None, wanted.split(",")):
+        if item == _LIBRARY:
+            items += [f"{operation}={item}" for operation, of in known.items() if item in of]
+            continue
+        items.append(item)
         operation, _, rest = item.partition("=")
         name, colon, limit = rest.partition(":")
         if name not in known.get(operation, ()):
@@ -46,7 +53,12 @@ def wanted_algorithms() -> str:
             raise ValueError(f"ARRAYCOMM_ALGORITHM: {item!r} names no algorithm; there are {choices}")
         if colon and not (limit.isdecimal() and int(limit) < 2**64):
             raise ValueError(f"ARRAYCOMM_ALGORITHM: {item!r}: {limit!r} is no number of bytes")
-    return ",".join(filter(None, wanted.split(",")))
+    return ",".join(items)
+
+
+def _asked(algorithms: str) -> list[tuple[str, str, str]]:
+    """(item, operation, algorithm) of each."""
+    return [(item, *item.partition(":")[0].partition("=")[::2]) for item in algorithms.split(",") if item]
 
 
 def _transports(hosts: Sequence[int], inside: bool) -> tuple[str, str]:
@@ -73,13 +85,16 @@ class SocketCommunicator(EngineCommunicator):
         self._owns = owns
         self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode(errors="surrogatepass")).digest()[:8], "little")
         self._carry(self._open(watch))
-        self._announce_ignored(settings.get("ARRAYCOMM_ALGORITHM"))
         endpoint.register(self._id, self._members, self._group, name)
 
     def _open(self, watch: Watch | None) -> Any:
         algorithms, hosts = wanted_algorithms(), self._endpoint.peers.hosts_of(self._members)
+        if self.size > 1 and not self._endpoint.fabric and any(name == _LIBRARY for _, _, name in _asked(algorithms)):
+            raise ValueError(f"ARRAYCOMM_ALGORITHM: {_LIBRARY!r} means MPI's own collectives, and group {self.name!r} is not "
+                             "over MPI: begin with backend=\"mpi\" under mpirun, or name another algorithm")
         here = self._endpoint.peers.beside(self._endpoint.rank, self._members)
         self._transports = _transports(hosts, here == self.size)
+        self._announce_ignored(algorithms)
         self._oversubscribed = self._endpoint.peers.oversubscribed(self._endpoint.rank, self._members)
         tuned = self._tuned()
         local = [member for member, host in zip(self._members, hosts, strict=True) if host == hosts[self.rank]]
@@ -128,9 +143,8 @@ class SocketCommunicator(EngineCommunicator):
             return
         from arraycomm.core.interface import tuning
 
-        for item in filter(None, algorithms.split(",")):
-            operation, _, wanted = item.partition("=")
-            if not any(wanted.partition(":")[0] in tuning.names(transport)[operation] for transport in self._transports):
+        for item, operation, name in _asked(algorithms):
+            if not any(name in tuning.names(transport, library=True)[operation] for transport in self._transports):
                 log().warning("group %r: %s does not run here (it needs all ranks on one host, or several hosts of "
                               "several ranks, with shared memory); the table chooses instead", self.name, item)
 

@@ -59,10 +59,15 @@ def test_hosts(library: str, size: int, per_host: int) -> None:
     assert [lines(printed, rank) for rank in range(size)] == [["hosts True"]] * size, printed
 
 
-@EVERYWHERE
-def test_timeout(library: str) -> None:
+OWN: dict[str, str] = {}
+LIBRARYS = {"ARRAYCOMM_ALGORITHM": "library", "ARRAYCOMM_CHECK": "0"}  # so that the ranks meet in MPI's collective alone
+
+
+@pytest.mark.parametrize(("library", "collectives"), [*((library, OWN) for library in mpi.LIBRARIES),
+                                                      *((library, LIBRARYS) for library in mpi.WHEELS)])
+def test_timeout(library: str, collectives: dict[str, str]) -> None:
     """Who gives up names who did not come; who comes later hears of it."""
-    printed = run(library, 2, PROGRAM, "late", "1")
+    printed = run(library, 2, PROGRAM, "late", "1", environ=collectives)
     for rank in range(2):
         assert [line.split(" rank ")[0] for line in lines(printed, rank)] == ["CollectiveTimeout (1,)"], printed
     assert re.search(r"rank 1 \(.*\) did not take part before the timeout was over", printed), printed
@@ -138,14 +143,16 @@ def test_abort_of_a_receive_that_has_just_begun(library: str) -> None:
     assert [lines(printed, rank) for rank in range(2)] == [["goes on"]] * 2, printed
 
 
-def test_killed_rank_with_ulfm() -> None:
-    printed = run("openmpi", 3, PROGRAM, "killed", "1", options=("--with-ft", "ulfm"))
+@pytest.mark.parametrize("collectives", [OWN, LIBRARYS])
+def test_killed_rank_with_ulfm(collectives: dict[str, str]) -> None:
+    printed = run("openmpi", 3, PROGRAM, "killed", "1", options=("--with-ft", "ulfm"), environ=collectives)
     for rank in (0, 2):
         assert any(line.startswith("PeerLost (1,)") for line in lines(printed, rank)), printed
 
 
-def test_going_on_without_a_killed_rank() -> None:
-    printed = run("openmpi", 4, PROGRAM, "shrinks", "1", options=("--with-ft", "ulfm"))
+@pytest.mark.parametrize("collectives", [OWN, LIBRARYS])
+def test_going_on_without_a_killed_rank(collectives: dict[str, str]) -> None:
+    printed = run("openmpi", 4, PROGRAM, "shrinks", "1", options=("--with-ft", "ulfm"), environ=collectives)
     for rank, alike in ((0, 2.0), (2, 1.0), (3, 2.0)):
         assert lines(printed, rank) == ["PeerLost (1,)", "left (0, 2, 3)", f"sums {(5, alike)}"], printed
 

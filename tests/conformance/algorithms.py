@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from . import messages, movement, reductions
 from .expect import slack
 from .worlds import Context
@@ -64,13 +66,27 @@ def varied(context: Context, environ: dict[str, str], counts: Sequence[int], exa
         reductions.uneven_scatter(variant, [[1000, 0], [3, 2000, 1]], exact=exact)
 
 
+def long_reductions(context: Context, count: int) -> None:
+    """Exact ones: of several segments."""
+    mine = np.arange(count) * (context.rank + 1)
+    every, before = sum(range(context.size + 1)), sum(range(context.rank + 1))
+    for label, y, want in (("all_reduce", context.group.all_reduce(mine), every), ("exscan", context.group.exscan(mine), before),
+                           ("scan", context.group.scan(mine), before + context.rank + 1),
+                           ("reduce", context.group.reduce(mine, 1), every)):
+        context.check(y is None if label == "reduce" and context.rank != 1 else (y == np.arange(count) * want).all(), label)
+
+
 def unknown_names(context: Context) -> None:
     """A typing mistake is an error that names the choices, on every rank."""
     for value, told in (("all_reduce=rings", "ring"), ("all_reduce=rings:1", "ring"), ("all_reduce", "ring"),
                         ("sum=ring", "ring"), ("all_reduce=ring:", "no number of bytes"),
-                        ("all_reduce=ring:4K", "no number of bytes"), (f"all_reduce=ring:{2**64}", "no number of bytes")):
+                        ("all_reduce=ring:4K", "no number of bytes"), (f"all_reduce=ring:{2**64}", "no number of bytes"),
+                        ("ring", "ring"), ("library:1", "library"), ("recv=library", "library")):
         try:
             with context.variant({"ARRAYCOMM_ALGORITHM": value}):
                 context.check(False, f"{value} was taken")
         except ValueError as error:
             context.check(repr(value) in str(error) and told in str(error), f"{value}: {error}")
+    for value in ("library", "all_reduce=ring:10,barrier=library", "gather=library:100"):
+        context.raises(value, ValueError, "'library' means MPI's own collectives, and group .* is not over MPI",
+                       lambda value=value: context.variant({"ARRAYCOMM_ALGORITHM": value}).__enter__())

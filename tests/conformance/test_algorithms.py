@@ -74,7 +74,7 @@ def test_small_pieces(world: World) -> None:
 def test_low_thresholds(world: World) -> None:
     """Every algorithm for 256 bytes more than the one before it, and counts around these limits: neighbours meet."""
     limits = ",".join(f"{kind}={name}:{256 * number}" for kind, algorithms in tuning.names().items()
-                      for number, name in enumerate(algorithms, 1))
+                      for number, name in enumerate([name for name in algorithms if name != "library"], 1))
     counts = [1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 66, 127, 128, 129, 193, 257, 321, 385, 449, 1000]
     world.run("algorithms.varied", environ={"ARRAYCOMM_ALGORITHM": limits}, counts=counts, exact=False)
 

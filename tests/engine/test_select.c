@@ -56,6 +56,35 @@ static void table(void)
         }
 }
 
+static int collective(struct acomm_op *op)
+{
+    return op->kind;
+}
+
+/* A fabric's own are run where they are asked for, and where there is such a fabric. */
+static void library(void)
+{
+    struct acomm_fabric fabrics[] = {{.collective = collective}, {0}};
+    for (int i = 0; i < 3; i++)
+        for (int one_host = 0; one_host < 2; one_host++) {
+            bool has = !i;
+            CHECK_EQUAL(open_group(3, one_host, "all_reduce=library", "reduce=library:100", "reduce=library"), 0);
+            CHECK_CHOICE(ACOMM_ALL_REDUCE, 1000, false, one_host ? "whole" : "bruck");
+            select_close(&group.selection);
+            group.fabric = i < 2 ? &fabrics[i] : NULL;
+            CHECK_EQUAL(select_open(&group, "all_reduce=library,barrier=library", (const char *[]){"reduce=library:100", "reduce=library"}), 0);
+            CHECK_CHOICE(ACOMM_ALL_REDUCE, 1000, false, has ? "library" : one_host ? "whole" : "bruck");
+            CHECK_CHOICE(ACOMM_BARRIER, 0, true, has ? "library" : one_host ? "shared" : "dissemination");
+            CHECK_CHOICE(ACOMM_REDUCE, 100, false, has ? "library" : one_host ? "whole" : "bruck");
+            CHECK_CHOICE(ACOMM_REDUCE, 101, false, one_host ? "whole" : "bruck");
+            CHECK_CHOICE(ACOMM_REDUCE, 101, true, has ? "library" : one_host ? "whole" : "bruck");
+            CHECK_CHOICE(ACOMM_SCAN, 1, false, one_host ? "whole" : "bruck");
+            if (has)
+                CHECK_EQUAL(group.selection.first[0][ACOMM_ALL_REDUCE]->algorithm->run(&(struct acomm_op){.group = &group, .kind = 7}), 7);
+            select_close(&group.selection);
+        }
+}
+
 /* The first list goes before the second, both before the table, each up to its limits. */
 static void lists(void)
 {
@@ -144,6 +173,7 @@ static void mistakes(void)
 int main(void)
 {
     TEST(table);
+    TEST(library);
     TEST(lists);
     TEST(parts);
     TEST(between_hosts);

@@ -27,8 +27,9 @@ FORMAT, VERSION = "arraycomm tuning", 2  # version 1 called loopback "tcp" too
 # between hosts of which no two ranks share memory; hosts of which some do.
 TRANSPORTS = ("shm", "symmetric", "loopback", "tcp", "hosts")
 _NEAR = 5  # acomm_row.where
+_FABRIC = 6
 _RUNS = {0: TRANSPORTS, 1: ("shm", "symmetric"), 2: ("symmetric",), 3: ("hosts",), 4: ("hosts",),
-         _NEAR: ("shm", "symmetric", "loopback")}  # acomm_row.where -> transports
+         _NEAR: ("shm", "symmetric", "loopback"), _FABRIC: ()}  # acomm_row.where -> transports
 _MACHINE = {"cpu": str, "cores": int, "date": str, "arraycomm": str}
 _FIELDS = {"operation": str, "transport": str, "ranks": int, "use": list}
 _FAR = 2.0  # a choice made for so many times more or fewer ranks says nothing
@@ -40,7 +41,7 @@ class Row(Record):
 
     kind: str
     name: str
-    transports: tuple[str, ...]  # where it counts
+    transports: tuple[str, ...]  # where it counts; none: wherever a library carries the data that has it
     near: bool  # over tcp too where there are two ranks
     max_ranks: int  # 0: any
     up_to: int | None  # bytes; None: any
@@ -112,12 +113,14 @@ def rows() -> list[Row]:
     return found
 
 
-def names(transport: str | None = None) -> dict[str, list[str]]:
-    """operation -> its algorithms (that run over a transport), in the order of the table."""
+def names(transport: str | None = None, *, library: bool = False) -> dict[str, list[str]]:
+    """operation -> its algorithms (that run over a transport), in the order of the table. library: with that of MPI's own
+    collectives, which a group over MPI has."""
     found: dict[str, list[str]] = {}
     for row in rows():
         found.setdefault(row.kind, [])
-        if (transport is None or transport in row.transports) and row.name not in found[row.kind]:
+        here = transport is None or transport in row.transports or (library and not row.transports)
+        if here and row.name not in found[row.kind]:
             found[row.kind].append(row.name)
     return found
 

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 
+#include "collectives/blocks.h"
+
 int partials_open(struct partials *p, struct acomm_op *op, int buffers, size_t bytes)
 {
     *p = (struct partials){.op = op, .reduction = partials_reduction(op)};
@@ -32,6 +34,12 @@ struct transfer partials_from(const struct partials *p, int peer, char *partial,
 struct transfer partials_to(const struct partials *p, int peer, const char *partial, uint64_t count)
 {
     return transfer_to(p->op, peer, partial, count * p->width);
+}
+
+struct pattern_range partials_part(const struct partials *p, uint64_t segment, int rank)
+{
+    struct span part = blocks_part(op_block(p->op->send_counts, p->op->count, rank, 1), segment, p->segment);
+    return (struct pattern_range){part.offset, part.bytes};
 }
 
 int partials_each_segment(struct partials *p, partials_run *run)

@@ -29,6 +29,9 @@ struct transfer partials_from(const struct partials *p, int peer, char *partial,
 /* Sends `count` elements of a partial. */
 struct transfer partials_to(const struct partials *p, int peer, const char *partial, uint64_t count);
 
+/* A segment's part of a rank's block, in elements of all blocks. */
+struct pattern_range partials_part(const struct partials *p, uint64_t segment, int rank);
+
 /* Calls `run` for one segment of an all_reduce after the other. */
 typedef int partials_run(struct partials *p, const char *in, char *out, uint64_t count);
 int partials_each_segment(struct partials *p, partials_run *run);

@@ -36,6 +36,7 @@ struct acomm_group {
     struct link **out[CHANNELS], **in[CHANNELS]; /* by rank; NULL until first needed */
     int connections;
     struct acomm_fabric *fabric; /* NULL: TCP */
+    void *fabric_own;            /* what the fabric holds for its collectives; NULL until one is asked for */
     bool loopback;               /* all ranks are on this host: where links are sockets, no network is between them */
     bool check;
     int64_t timeout, patience;

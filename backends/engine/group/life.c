@@ -75,6 +75,8 @@ static void free_group(struct acomm_group *g)
     if (g->p2p)
         p2p_close(g->p2p);
     free_links(g);
+    if (g->fabric_own)
+        g->fabric->leave(g);
     symmetric_close(g);
     shared_close(&g->shared);
     select_close(&g->selection);

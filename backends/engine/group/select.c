@@ -69,6 +69,7 @@ static bool select_runs_here(const struct acomm_group *g, const struct team *tea
     case SYMMETRIC: return team->place == TEAM_HOST && symmetric;
     case HOSTS: return team->place == TEAM_HOSTS;
     case EVEN_HOSTS: return team->place == TEAM_HOSTS && g->hosts.least == g->hosts.most;
+    case FABRIC: return g->fabric && g->fabric->collective;
     }
     return false;
 }
@@ -146,7 +147,7 @@ static uint64_t select_whole_bytes(const struct acomm_op *op)
 }
 
 /* By the table itself: for parts of an operation, whose teams are other than the group. */
-static const struct algorithm *of_part(const struct acomm_group *g, const struct acomm_op *op)
+static const struct algorithm *by_table(const struct acomm_group *g, const struct acomm_op *op)
 {
     uint64_t bytes = select_whole_bytes(op);
     for (const struct algorithm *a = g->above->algorithms; a->name; a++)
@@ -159,7 +160,7 @@ static const struct algorithm *of_part(const struct acomm_group *g, const struct
 const struct algorithm *select_algorithm(const struct acomm_group *g, const struct acomm_op *op)
 {
     if (op->whole)
-        return of_part(g, op);
+        return by_table(g, op);
     const struct pick *pick = g->selection.first[g->direct.symmetric][op->kind];
     uint64_t bytes = select_whole_bytes(op);
     while (bytes > pick->up_to)
@@ -195,14 +196,22 @@ static bool begins_right(const struct acomm_op *op)
     return (op->algorithm->does & CHECKS) && (op->team->place != TEAM_HOSTS || select_spans_hosts(op->algorithm));
 }
 
-int select_run(struct acomm_op *op)
+static int run_by(struct acomm_op *op, const struct algorithm *algorithm)
 {
     struct acomm_group *g = op->group;
-    if (op->team->size == 1)
-        return run_alone(op);
-    op->algorithm = select_algorithm(g, op);
+    op->algorithm = algorithm;
     if (op->algorithm->where != ONE_HOST && op->algorithm->where != SYMMETRIC)
         op_release_lock(op); /* it waits in parts, and for links that others make */
     int rc = !begins_right(op) && g->check && !op->compared ? signature_check(op) : 0;
     return rc ? rc : op->algorithm->run(op);
+}
+
+int select_run(struct acomm_op *op)
+{
+    return op->team->size == 1 ? run_alone(op) : run_by(op, select_algorithm(op->group, op));
+}
+
+int select_run_own(struct acomm_op *op)
+{
+    return run_by(op, by_table(op->group, op));
 }

@@ -10,8 +10,9 @@ struct algorithm {
     int (*run)(struct acomm_op *op);
     /* Where the row counts. ONE_HOST: where all ranks share memory. SYMMETRIC: there, once arrays lie in it (group.empty).
      * HOSTS: of parts (part.h), for several hosts; EVEN_HOSTS: with as many ranks on each. NEAR: on one host, though over
-     * sockets, or of two ranks. An algorithm runs where its least demanding row counts. */
-    enum { ANYWHERE, ONE_HOST, SYMMETRIC, HOSTS, EVEN_HOSTS, NEAR } where;
+     * sockets, or of two ranks. FABRIC: where one carries the data that has collectives. An algorithm runs where its least demanding
+     * row counts. */
+    enum { ANYWHERE, ONE_HOST, SYMMETRIC, HOSTS, EVEN_HOSTS, NEAR, FABRIC } where;
     /* CHECKS: compares headers itself, while it runs; otherwise signature_check() runs before it. ORDERED: reduces each element in the order
      * of the ranks, so that its bits are those of all others that do. */
     enum { CHECKS = 1, ORDERED = 2 } does;
@@ -34,5 +35,7 @@ int select_open(struct acomm_group *g, const char *algorithms, const char *tuned
 void select_close(struct selection *s);
 /* Compares headers where that is to be done, and runs the algorithm that is chosen; one rank alone copies. */
 int select_run(struct acomm_op *op);
+/* The same by the table itself, whatever the group was told. */
+int select_run_own(struct acomm_op *op);
 const struct algorithm *select_algorithm(const struct acomm_group *g, const struct acomm_op *op);
 #endif

@@ -13,6 +13,7 @@
 #include <sys/types.h>
 #include "acomm.h"
 
+#define FABRIC_CANNOT 1
 #define LINK_BESIDE 56            /* bytes at most of a frame's head */
 
 enum channel { CHANNEL_CONTROL, CHANNEL_COLLECTIVE, CHANNEL_P2P, CHANNELS };
@@ -23,6 +24,10 @@ struct link;
 struct acomm_fabric {
     /* A link to `peer` of this group, which is `world` in the fabric. NULL: out of memory. */
     struct link *(*link)(struct acomm_fabric *fabric, uint64_t group, int peer, int world, bool outgoing);
+    /* A collective by what carries the data, as an algorithm runs it, or FABRIC_CANNOT, on all ranks; and what it holds for the group by
+     * then is given back. NULL, both: it has none. */
+    int (*collective)(struct acomm_op *op);
+    void (*leave)(struct acomm_group *group);
 };
 /* In the memory of a link: an array on its way, of which each side copies the next part until none is left. */
 struct link_parts {

@@ -133,18 +133,25 @@ static void *fabric_keep(void *unused)
     return unused;
 }
 
+int fabric_thread(void *(*run)(void *), void *with)
+{
+    sigset_t every, before;
+    pthread_t thread;
+    sigfillset(&every);
+    pthread_sigmask(SIG_SETMASK, &every, &before);
+    int rc = pthread_create(&thread, NULL, run, with);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!rc)
+        pthread_detach(thread);
+    return rc ? ACOMM_RESOURCE : 0;
+}
+
 /* Inside. */
 static int fabric_start(void)
 {
-    sigset_t every, before; /* signals are for the caller's threads */
-    pthread_t thread;
-    if (all.runs)
-        return 0;
-    sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &before);
-    all.runs = !pthread_create(&thread, NULL, fabric_keep, NULL) && !pthread_detach(thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return all.runs ? 0 : ACOMM_RESOURCE;
+    int rc = all.runs ? 0 : fabric_thread(fabric_keep, NULL);
+    all.runs |= !rc;
+    return rc;
 }
 
 /* ---- the ranks' first meetings ---- */
@@ -211,7 +218,7 @@ int acomm_fabric_open(acomm_mpi *mpi, uintptr_t comm, int64_t timeout, acomm_fab
     struct mpi_fabric *fabric = calloc(1, sizeof *fabric);
     if (!fabric)
         return ACOMM_RESOURCE;
-    *fabric = (struct mpi_fabric){.base.link = link_mpi_new, .mpi = mpi};
+    *fabric = (struct mpi_fabric){.base = {link_mpi_new, mpi_collective, mpi_collective_leave}, .mpi = mpi};
     int rc = fabric_duplicate(fabric, comm, timeout, text);
     if (!rc && !(fabric->tags = calloc((size_t)fabric->size, sizeof *fabric->tags)))
         rc = ACOMM_RESOURCE;

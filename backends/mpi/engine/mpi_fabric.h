@@ -28,6 +28,18 @@ int fabric_tag(struct mpi_fabric *fabric, int rank);
 /* Calls acomm_mpi_end()'s first half when the program itself finalises MPI. A code of the library. */
 int fabric_watch_end(acomm_mpi *mpi);
 
+/* A thread that nobody waits for; signals are for the caller's. 0 or ACOMM_RESOURCE. */
+int fabric_thread(void *(*run)(void *), void *with);
+
+/* mpi_types.c */
+struct mpi_type { mpi_handle type, op; int each; }; /* elements of MPI's for one of ours */
+/* Inside: for partial results of a reduction. A code of MPI's. */
+int mpi_type_of(acomm_mpi *mpi, int dtype, int redop, struct mpi_type *out);
+
+/* mpi_collective.c: as acomm_fabric has them */
+int mpi_collective(struct acomm_op *op);
+void mpi_collective_leave(struct acomm_group *group);
+
 /* link_mpi.c */
 struct link *link_mpi_new(struct acomm_fabric *fabric, uint64_t group, int peer, int rank, bool outgoing);
 /* Inside: whether a link to this rank has the tag. */

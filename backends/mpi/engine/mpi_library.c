@@ -15,6 +15,17 @@ static const struct constant
     world = {"ompi_mpi_comm_world", 0x44000000, 0x101}, byte = {"ompi_mpi_byte", 0x4c00010d, 0x247},
     errors_return = {"ompi_mpi_errors_return", 0x54000001, 0x143},
     self = {"ompi_mpi_comm_self", 0x44000001, 0x102};
+static const struct constant types[ACOMM_DTYPES] = {
+    [ACOMM_INT32] = {"ompi_mpi_int32_t", 0x4c000439, 0x250}, [ACOMM_UINT32] = {"ompi_mpi_uint32_t", 0x4c00043d, 0x251},
+    [ACOMM_INT64] = {"ompi_mpi_int64_t", 0x4c00083a, 0x258}, [ACOMM_UINT64] = {"ompi_mpi_uint64_t", 0x4c00083e, 0x259},
+    [ACOMM_FLOAT32] = {"ompi_mpi_float", 0x4c00040a, 0x210}, [ACOMM_FLOAT64] = {"ompi_mpi_double", 0x4c00080b, 0x214},
+};
+static const struct constant ops[ACOMM_REDOPS] = {
+    [ACOMM_SUM] = {"ompi_mpi_op_sum", 0x58000003, 0x21}, [ACOMM_PRODUCT] = {"ompi_mpi_op_prod", 0x58000004, 0x24},
+    [ACOMM_MIN] = {"ompi_mpi_op_min", 0x58000002, 0x22}, [ACOMM_MAX] = {"ompi_mpi_op_max", 0x58000001, 0x23},
+    [ACOMM_BAND] = {"ompi_mpi_op_band", 0x58000006, 0x28}, [ACOMM_BOR] = {"ompi_mpi_op_bor", 0x58000008, 0x29},
+    [ACOMM_BXOR] = {"ompi_mpi_op_bxor", 0x5800000a, 0x2a},
+};
 static const struct family_facts {
     const char *name;
     size_t handle_bytes;
@@ -51,6 +62,10 @@ static bool take_constants(void *library, enum family family, acomm_mpi *mpi)
     bool good = library_take(library, family, &world, &mpi->world) && library_take(library, family, &byte, &mpi->byte)
              && library_take(library, family, &self, &mpi->self)
              && library_take(library, family, &errors_return, &mpi->errors_return);
+    for (int i = 0; i < ACOMM_DTYPES; i++)
+        good &= !types[i].symbol || library_take(library, family, &types[i], &mpi->types[i]);
+    for (int i = 0; i < ACOMM_REDOPS; i++)
+        good &= !ops[i].symbol || library_take(library, family, &ops[i], &mpi->ops[i]);
     const struct family_facts *facts = &families[family];
     mpi->family = facts->name;
     mpi->handle_bytes = facts->handle_bytes;
@@ -84,9 +99,15 @@ static enum family recognise(void *library, void *function)
     return dladdr(function, &info) && strstr(info.dli_fname, "libmpi_abi") ? MPI_ABI : MPICH;
 }
 
+static acomm_mpi loaded; /* a process has one MPI: two would both believe they own the launcher's connection */
+
+acomm_mpi *mpi_loaded(void)
+{
+    return &loaded;
+}
+
 int acomm_mpi_load(const char *path, acomm_mpi **out, char *text)
 {
-    static acomm_mpi loaded; /* a process has one MPI: two would both believe they own the launcher's connection */
     static bool done;
     *out = &loaded;
     if (done)

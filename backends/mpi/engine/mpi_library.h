@@ -10,34 +10,62 @@
 typedef uintptr_t mpi_handle;
 
 /* required, name, parameters; all return MPI's int code */
-#define MPI_FUNCTIONS(X)                                                                                             \
-    X(true, Init_thread, (int *argc, char ***argv, int required, int *provided))                                     \
-    X(true, Initialized, (int *flag))                                                                                \
-    X(true, Finalized, (int *flag))                                                                                  \
-    X(true, Finalize, (void))                                                                                        \
-    X(true, Query_thread, (int *provided))                                                                           \
-    X(true, Get_library_version, (char *version, int *length))                                                       \
-    X(true, Get_version, (int *version, int *subversion))                                                            \
-    X(true, Comm_rank, (mpi_handle comm, int *rank))                                                                 \
-    X(true, Comm_size, (mpi_handle comm, int *size))                                                                 \
-    X(true, Comm_idup, (mpi_handle comm, void *duplicate, void *request))                                            \
-    X(true, Comm_set_errhandler, (mpi_handle comm, mpi_handle handler))                                              \
-    X(true, Comm_free, (void *comm))                                                                                 \
-    X(true, Isend, (const void *in, int count, mpi_handle type, int peer, int tag, mpi_handle comm, void *request))  \
-    X(true, Issend, (const void *in, int count, mpi_handle type, int peer, int tag, mpi_handle comm, void *request)) \
-    X(true, Irecv, (void *out, int count, mpi_handle type, int peer, int tag, mpi_handle comm, void *request))       \
-    X(true, Iallgather, (const void *in, int gives, mpi_handle type, void *out, int gets, mpi_handle received,       \
-                         mpi_handle comm, void *request))                                                           \
-    X(true, Test, (void *request, int *flag, void *status))                                                          \
-    X(true, Cancel, (void *request))                                                                                 \
-    X(true, Comm_create_keyval, (int (*copy)(mpi_handle, int, void *, void *, void *, int *),                        \
-                                 int (*leave)(mpi_handle, int, void *, void *), int *key, void *extra))             \
-    X(true, Comm_set_attr, (mpi_handle comm, int key, void *value))                                                  \
-    X(true, Error_class, (int code, int *class))                                                                     \
+#define MPI_FUNCTIONS(X)                                                                                                       \
+    X(true, Init_thread, (int *argc, char ***argv, int required, int *provided))                                               \
+    X(true, Initialized, (int *flag))                                                                                          \
+    X(true, Finalized, (int *flag))                                                                                            \
+    X(true, Finalize, (void))                                                                                                  \
+    X(true, Query_thread, (int *provided))                                                                                     \
+    X(true, Get_library_version, (char *version, int *length))                                                                 \
+    X(true, Get_version, (int *version, int *subversion))                                                                      \
+    X(true, Comm_rank, (mpi_handle comm, int *rank))                                                                           \
+    X(true, Comm_size, (mpi_handle comm, int *size))                                                                           \
+    X(true, Comm_idup, (mpi_handle comm, void *duplicate, void *request))                                                      \
+    X(true, Comm_set_errhandler, (mpi_handle comm, mpi_handle handler))                                                        \
+    X(true, Comm_free, (void *comm))                                                                                           \
+    X(true, Isend, (const void *in, int count, mpi_handle type, int peer, int tag, mpi_handle comm, void *request))            \
+    X(true, Issend, (const void *in, int count, mpi_handle type, int peer, int tag, mpi_handle comm, void *request))           \
+    X(true, Irecv, (void *out, int count, mpi_handle type, int peer, int tag, mpi_handle comm, void *request))                 \
+    X(true, Iallgather, (const void *in, int gives, mpi_handle type, void *out, int gets, mpi_handle received,                 \
+                         mpi_handle comm, void *request))                                                                      \
+    X(true, Ibarrier, (mpi_handle comm, void *request))                                                                        \
+    X(true, Ibcast, (void *data, int count, mpi_handle type, int root, mpi_handle comm, void *request))                        \
+    X(true, Iallreduce, (const void *in, void *out, int count, mpi_handle type, mpi_handle op, mpi_handle comm, void *request))\
+    X(true, Ireduce, (const void *in, void *out, int count, mpi_handle type, mpi_handle op, int root, mpi_handle comm,         \
+                      void *request))                                                                                          \
+    X(true, Iscan, (const void *in, void *out, int count, mpi_handle type, mpi_handle op, mpi_handle comm, void *request))     \
+    X(true, Iexscan, (const void *in, void *out, int count, mpi_handle type, mpi_handle op, mpi_handle comm, void *request))   \
+    X(true, Ireduce_scatter_block, (const void *in, void *out, int count, mpi_handle type, mpi_handle op, mpi_handle comm,     \
+                                    void *request))                                                                            \
+    X(true, Ireduce_scatter, (const void *in, void *out, const int *counts, mpi_handle type, mpi_handle op, mpi_handle comm,   \
+                              void *request))                                                                                  \
+    X(true, Iallgatherv, (const void *in, int gives, mpi_handle type, void *out, const int *gets, const int *places,           \
+                          mpi_handle received, mpi_handle comm, void *request))                                                \
+    X(true, Igather, (const void *in, int gives, mpi_handle type, void *out, int gets, mpi_handle received, int root,          \
+                      mpi_handle comm, void *request))                                                                         \
+    X(true, Iscatter, (const void *in, int gives, mpi_handle type, void *out, int gets, mpi_handle received, int root,         \
+                       mpi_handle comm, void *request))                                                                        \
+    X(true, Ialltoall, (const void *in, int gives, mpi_handle type, void *out, int gets, mpi_handle received,                  \
+                        mpi_handle comm, void *request))                                                                       \
+    X(true, Ialltoallv, (const void *in, const int *gives, const int *from, mpi_handle type, void *out, const int *gets,       \
+                         const int *places, mpi_handle received, mpi_handle comm, void *request))                              \
+    X(true, Comm_group, (mpi_handle comm, void *group))                                                                        \
+    X(true, Group_incl, (mpi_handle group, int count, const int *ranks, void *made))                                           \
+    X(true, Group_free, (void *group))                                                                                         \
+    X(true, Comm_create_group, (mpi_handle comm, mpi_handle group, int tag, void *made))                                       \
+    X(true, Type_contiguous, (int count, mpi_handle type, void *made))                                                         \
+    X(true, Type_commit, (void *type))                                                                                         \
+    X(true, Op_create, (void (*combine)(void *in, void *inout, int *count, void *type), int commutes, void *made))             \
+    X(true, Test, (void *request, int *flag, void *status))                                                                    \
+    X(true, Cancel, (void *request))                                                                                           \
+    X(true, Comm_create_keyval, (int (*copy)(mpi_handle, int, void *, void *, void *, int *),                                  \
+                                 int (*leave)(mpi_handle, int, void *, void *), int *key, void *extra))                        \
+    X(true, Comm_set_attr, (mpi_handle comm, int key, void *value))                                                            \
+    X(true, Error_class, (int code, int *class))                                                                               \
     X(true, Error_string, (int code, char *text, int *length))
 /* Their names begin with MPIX_: ULFM. */
-#define MPIX_FUNCTIONS(X)                                                                                            \
-    X(false, Comm_get_failed, (mpi_handle comm, void *group))                                                        \
+#define MPIX_FUNCTIONS(X)                                                                                                      \
+    X(false, Comm_get_failed, (mpi_handle comm, void *group))                                                                  \
     X(false, Comm_shrink, (mpi_handle comm, void *made))
 
 struct acomm_mpi {
@@ -47,12 +75,16 @@ struct acomm_mpi {
     int multiple;                   /* MPI_THREAD_MULTIPLE */
     int failed;                     /* ULFM's error classes: failed, failed_pending and revoked, in a row */
     void *ignore;                   /* MPI_STATUS_IGNORE */
+    mpi_handle types[ACOMM_DTYPES]; /* MPI's own, 0 where it has none, or one that takes another arithmetic */
+    mpi_handle ops[ACOMM_REDOPS];
 #define MPI_MEMBER(required, name, parameters) int (*name) parameters;
     MPI_FUNCTIONS(MPI_MEMBER)
     MPIX_FUNCTIONS(MPI_MEMBER)
 #undef MPI_MEMBER
 };
 
+/* The library of this process. */
+acomm_mpi *mpi_loaded(void);
 /* The handle that the library has written there. */
 mpi_handle mpi_read(const acomm_mpi *mpi, const void *place);
 /* The library's words for a code, 192 bytes at most. */

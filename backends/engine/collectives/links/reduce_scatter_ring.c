@@ -5,13 +5,6 @@
 
 #define SEGMENT ((size_t)1 << 20) /* bytes of partials of a block */
 
-/* A segment's part of a block, in elements. */
-static struct pattern_range reduce_scatter_ring_part_of(const struct partials *p, uint64_t segment, int rank)
-{
-    struct span part = blocks_part(op_block(p->op->send_counts, p->op->count, rank, 1), segment, p->segment);
-    return (struct pattern_range){part.offset, part.bytes};
-}
-
 static void reduce_scatter_ring_begin(const struct partials *p, char *partial, struct pattern_range part)
 {
     if (part.count)
@@ -22,10 +15,10 @@ static int reduce_scatter_ring_run_segment(const struct partials *p, uint64_t se
 {
     int rank = p->op->team->rank, n = p->op->team->size;
     char *leaving = p->buffer, *arriving = p->buffer + p->bytes;
-    struct pattern_range part = reduce_scatter_ring_part_of(p, segment, pattern_ring_reduce_sends(rank, n, 0));
+    struct pattern_range part = partials_part(p, segment, pattern_ring_reduce_sends(rank, n, 0));
     reduce_scatter_ring_begin(p, leaving, part);
     for (int step = 0; step < n - 1; step++) {
-        struct pattern_range next = reduce_scatter_ring_part_of(p, segment, pattern_ring_reduce_receives(rank, n, step));
+        struct pattern_range next = partials_part(p, segment, pattern_ring_reduce_receives(rank, n, step));
         reduce_scatter_ring_begin(p, arriving, next);
         struct transfer list[] = {partials_to(p, pattern_next(rank, n), leaving, part.count),
                                   partials_from(p, pattern_prev(rank, n), arriving, next.count, true)};

@@ -1,0 +1,392 @@
+/* The library's own collectives, as one of the engine's algorithms. An array goes in segments through memory of the group's own: MPI cannot
+ * take a collective back, and keeps that memory, and nothing of the program's, where a group fails before it has ended. Who waits looks at
+ * the request, as at links. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "collectives/collectives.h"
+#include "group/group.h"
+#include "group/part.h"
+#include "mpi_fabric.h"
+#include "reduce/reduce.h"
+
+#define SEGMENT ((uint64_t)4 << 20) /* bytes of all blocks of one */
+#define NAP_MIN_NS 50000
+#define NAP_MAX_NS 1000000
+#define TAGS 32768
+#define MPI_IS_OVER (-1)
+
+/* What a group has for them. Never freed once MPI may hold some of it for good. */
+struct mpi_group {
+    struct mpi_fabric *fabric;
+    uint64_t comm, request;  /* as the library writes them */
+    int rank, size, tag;
+    _Atomic bool made;       /* the communicator is */
+    bool busy;               /* the request is under way */
+    bool none;               /* MPI could not make a communicator for some rank: after a death, say */
+    int code;                /* MPI's, or MPI_IS_OVER */
+    int *counts;             /* of uneven blocks: what is given, where from, what is got, where to; and before that each rank's
+                              * in the fabric's communicator */
+    char *given, *got;
+    size_t bytes;            /* of each */
+};
+
+/* ---- waiting ---- */
+
+static bool request_ended(struct mpi_group *m)
+{
+    int flag = 0;
+    if (!fabric_enter()) {
+        m->code = MPI_IS_OVER;
+        return true;
+    }
+    m->code = m->fabric->mpi->Test(&m->request, &flag, m->fabric->mpi->ignore);
+    fabric_leave();
+    m->busy = !flag;
+    return flag || m->code;
+}
+
+static bool comm_made(struct mpi_group *m)
+{
+    return atomic_load_explicit(&m->made, memory_order_acquire);
+}
+
+static void nap(const struct acomm_op *op, int64_t *ns)
+{
+    struct pollfd wake = {.fd = op->group->wake_fd, .events = POLLIN};
+    int64_t left = op->deadline - clock_now();
+    ppoll(&wake, 1, &(struct timespec){0, left < 0 ? 0 : left < *ns ? left : *ns}, NULL);
+    *ns = *ns * 2 < NAP_MAX_NS ? *ns * 2 : NAP_MAX_NS;
+}
+
+static int own_failed(struct acomm_op *op, const struct mpi_group *m)
+{
+    const acomm_mpi *mpi = m->fabric->mpi;
+    char words[192] = "MPI has been finalised";
+    if (m->code == MPI_IS_OVER)
+        return group_fail_op(op, ACOMM_CLOSED, -1, 0, words);
+    mpi_words(mpi, m->code, words);
+    if (!mpi_tells_of_death(mpi, m->code))
+        return group_fail_op(op, ACOMM_LIBRARY, -1, 0, words);
+    wait_news(op->group, -1); /* whose it is */
+    return group_fail_op(op, ACOMM_LOST, -1, 0, words);
+}
+
+/* 0, or the group's failure. */
+static int wait_until(struct acomm_op *op, struct mpi_group *m, bool (*ended)(struct mpi_group *m))
+{
+    struct wait w = wait_start_links(op);
+    int64_t ns = NAP_MIN_NS;
+    while (!ended(m)) {
+        int rc = wait_step(&w);
+        if (rc)
+            return group_fail_op(op, rc, -1, 0, NULL);
+        if (w.sleepy) {
+            nap(op, &ns);
+            wait_woke(&w);
+        }
+    }
+    return 0;
+}
+
+/* ---- the group's communicator ---- */
+
+static int comm_make(struct mpi_group *m)
+{
+    acomm_mpi *mpi = m->fabric->mpi;
+    uint64_t all = 0, some = 0;
+    int rc = mpi->Comm_group(m->fabric->comm, &all);
+    rc = rc ? rc : mpi->Group_incl(mpi_read(mpi, &all), m->size, m->counts, &some);
+    rc = rc ? rc : mpi->Comm_create_group(m->fabric->comm, mpi_read(mpi, &some), m->tag, &m->comm);
+    if (some)
+        mpi->Group_free(&some);
+    if (all)
+        mpi->Group_free(&all);
+    return rc ? rc : mpi->Comm_set_errhandler(mpi_read(mpi, &m->comm), mpi->errors_return);
+}
+
+/* A thread of its own: MPI makes communicators of some ranks only by a call that waits for all of them, and knows no timeout. */
+static void *comm_thread(void *group)
+{
+    struct mpi_group *m = group;
+    m->code = comm_make(m);
+    atomic_store_explicit(&m->made, true, memory_order_release);
+    return NULL;
+}
+
+static void own_free(struct mpi_group *m)
+{
+    free(m->counts);
+    free(m->given);
+    free(m->got);
+    free(m);
+}
+
+static struct mpi_group *own_new(const struct acomm_group *g)
+{
+    struct mpi_group *m = calloc(1, sizeof *m);
+    if (!m)
+        return NULL;
+    *m = (struct mpi_group){.fabric = (struct mpi_fabric *)g->fabric, .rank = g->rank, .size = g->size,
+                            .tag = (int)(g->id % TAGS), .counts = malloc(4 * (size_t)g->size * sizeof *m->counts)};
+    if (m->counts)
+        memcpy(m->counts, g->members, (size_t)g->size * sizeof *m->counts);
+    if (m->counts && !fabric_thread(comm_thread, m))
+        return m;
+    own_free(m);
+    return NULL;
+}
+
+static int out_of_memory(struct acomm_op *op)
+{
+    return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
+}
+
+/* Whether every rank has its communicator is compared over the links: a rank may have one, and another an error. */
+static int comm_open(struct acomm_op *op)
+{
+    struct acomm_group *g = op->group;
+    struct mpi_group *m = g->fabric_own;
+    if (m)
+        return m->none ? FABRIC_CANNOT : 0;
+    if (!(m = own_new(g)))
+        return out_of_memory(op);
+    g->fabric_own = m;
+    int rc = wait_until(op, m, comm_made);
+    if (rc)
+        return rc;
+    int32_t mine = m->code == 0, all;
+    struct acomm_op part = part_of(op, op->team, ACOMM_ALL_REDUCE, &mine, &all, 1);
+    part.dtype = ACOMM_INT32;
+    part.redop = ACOMM_MIN;
+    part.width = sizeof mine;
+    part.algorithm = op->algorithm;
+    m->none = !mine;
+    rc = part_run_by(op, &part, all_reduce_bruck);
+    if (rc)
+        return rc;
+    m->none = !all;
+    return all ? 0 : FABRIC_CANNOT;
+}
+
+void mpi_collective_leave(struct acomm_group *g)
+{
+    struct mpi_group *m = g->fabric_own;
+    if (!comm_made(m) || m->busy || !fabric_enter())
+        return;
+    if (m->comm && !m->none)
+        m->fabric->mpi->Comm_free(&m->comm);
+    fabric_leave();
+    own_free(m);
+}
+
+/* ---- a collective ---- */
+
+struct call {
+    struct acomm_op *op;
+    const char *in;
+    struct mpi_group *m;
+    struct reduction reduction;
+    struct mpi_type type;
+    size_t width;            /* bytes of an element on its way */
+    uint64_t longest;        /* elements of the longest block of any rank */
+    uint64_t segment, at;    /* elements of a block that go together, and where these begin */
+};
+
+static bool uneven(const struct acomm_op *op)
+{
+    return op->send_counts || op->recv_counts;
+}
+
+/* Elements of a block of `count` that are in this segment. */
+static uint64_t call_part(const struct call *c, uint64_t count)
+{
+    uint64_t left = count > c->at ? count - c->at : 0;
+    return left < c->segment ? left : c->segment;
+}
+
+static int mpi_count(const struct call *c, uint64_t elements)
+{
+    return (int)(elements * (uint64_t)c->type.each);
+}
+
+/* Elements of the block that this rank gives or gets where there is one. */
+static uint64_t call_block(const struct call *c)
+{
+    const uint64_t *counts = c->op->send_counts ? c->op->send_counts : c->op->recv_counts;
+    return counts ? counts[c->m->rank] : c->op->count;
+}
+
+static void copy(const struct call *c, char *to, const char *from, uint64_t elements, bool gives)
+{
+    if (!op_reduces(c->op))
+        memcpy(to, from, elements * c->width);
+    else if (gives)
+        reduce_begin(&c->reduction, to, from, elements);
+    else
+        reduce_finish(&c->reduction, to, from, elements);
+}
+
+/* The segment of the array's blocks, to or from where MPI has them, one after the other. counts: NULL where they are even.
+ * Notes how many MPI elements each has there, and where they begin. */
+static void copy_blocks(const struct call *c, char *array, char *packed, const uint64_t *counts, bool gives)
+{
+    int *lengths = c->m->counts + (gives ? 0 : 2 * c->m->size), *places = lengths + c->m->size;
+    bool several = op_array(c->op) & (gives ? ACOMM_CUTS : ACOMM_JOINS);
+    uint64_t begins = 0, packs = 0;
+    for (int i = 0; i < (several ? c->m->size : 1); i++) {
+        uint64_t count = !several ? call_block(c) : counts ? counts[i] : c->op->count, n = call_part(c, count);
+        char *at = array + (begins + c->at) * c->op->width, *there = packed + packs * c->width;
+        lengths[i] = mpi_count(c, n);
+        places[i] = mpi_count(c, packs);
+        if (array && n)
+            copy(c, gives ? there : at, gives ? at : there, n, gives);
+        begins += count;
+        packs += n;
+    }
+}
+
+static int call_start_uneven(const struct call *c)
+{
+    struct mpi_group *m = c->m;
+    const acomm_mpi *mpi = m->fabric->mpi;
+    mpi_handle comm = mpi_read(mpi, &m->comm), type = c->type.type;
+    const int *gives = m->counts, *from = gives + m->size, *gets = from + m->size, *to = gets + m->size;
+    switch (c->op->kind) {
+    case ACOMM_ALL_GATHER: return mpi->Iallgatherv(m->given, gives[0], type, m->got, gets, to, type, comm, &m->request);
+    case ACOMM_REDUCE_SCATTER: return mpi->Ireduce_scatter(m->given, m->got, gives, type, c->type.op, comm, &m->request);
+    default: return mpi->Ialltoallv(m->given, gives, from, type, m->got, gets, to, type, comm, &m->request);
+    }
+}
+
+static int call_start_even(const struct call *c)
+{
+    struct mpi_group *m = c->m;
+    const acomm_mpi *mpi = m->fabric->mpi;
+    mpi_handle comm = mpi_read(mpi, &m->comm), type = c->type.type, with = c->type.op;
+    void *in = m->given, *out = m->got, *request = &m->request;
+    int n = mpi_count(c, call_part(c, c->op->count)), root = c->op->root;
+    switch (c->op->kind) {
+    case ACOMM_BROADCAST: return mpi->Ibcast(out, n, type, root, comm, request);
+    case ACOMM_ALL_REDUCE: return mpi->Iallreduce(in, out, n, type, with, comm, request);
+    case ACOMM_REDUCE: return mpi->Ireduce(in, out, n, type, with, root, comm, request);
+    case ACOMM_SCAN: return mpi->Iscan(in, out, n, type, with, comm, request);
+    case ACOMM_EXSCAN: return mpi->Iexscan(in, out, n, type, with, comm, request);
+    case ACOMM_ALL_GATHER: return mpi->Iallgather(in, n, type, out, n, type, comm, request);
+    case ACOMM_GATHER: return mpi->Igather(in, n, type, out, n, type, root, comm, request);
+    case ACOMM_SCATTER: return mpi->Iscatter(in, n, type, out, n, type, root, comm, request);
+    case ACOMM_REDUCE_SCATTER: return mpi->Ireduce_scatter_block(in, out, n, type, with, comm, request);
+    case ACOMM_ALL_TO_ALL: return mpi->Ialltoall(in, n, type, out, n, type, comm, request);
+    default: return mpi->Ibarrier(comm, request);
+    }
+}
+
+/* Begins it and waits for its end. */
+static int call_run(const struct call *c, int (*start)(const struct call *c))
+{
+    struct mpi_group *m = c->m;
+    m->code = MPI_IS_OVER;
+    if (fabric_enter()) {
+        m->code = start(c);
+        m->busy = !m->code;
+        fabric_leave();
+    }
+    int rc = m->code ? 0 : wait_until(c->op, m, request_ended);
+    return rc || !m->code ? rc : own_failed(c->op, m);
+}
+
+static int longest_start(const struct call *c)
+{
+    struct mpi_group *m = c->m;
+    const acomm_mpi *mpi = m->fabric->mpi;
+    return mpi->Iallreduce(m->given, m->got, 1, mpi->types[ACOMM_UINT64], mpi->ops[ACOMM_MAX], mpi_read(mpi, &m->comm), &m->request);
+}
+
+static int memory(const struct call *c, size_t bytes)
+{
+    struct mpi_group *m = c->m;
+    if (m->bytes >= bytes)
+        return 0;
+    free(m->given);
+    free(m->got);
+    m->given = malloc(bytes);
+    m->got = malloc(bytes);
+    m->bytes = m->given && m->got ? bytes : 0;
+    return m->bytes ? 0 : out_of_memory(c->op);
+}
+
+/* Segments are the same on all ranks, of which each knows only what itself gives and gets in an uneven all_to_all. */
+static int call_measure(struct call *c)
+{
+    const struct acomm_op *op = c->op;
+    uint64_t sent = op_largest(op->send_counts, op->count, c->m->size), got = op_largest(op->recv_counts, op->count, c->m->size);
+    c->longest = sent > got ? sent : got;
+    if (op_array(op) != ACOMM_EXCHANGES || !uneven(op))
+        return 0;
+    memcpy(c->m->given, &c->longest, sizeof c->longest);
+    int rc = call_run(c, longest_start);
+    if (!rc)
+        memcpy(&c->longest, c->m->got, sizeof c->longest);
+    return rc;
+}
+
+static int call_open(struct call *c)
+{
+    const struct acomm_op *op = c->op;
+    acomm_mpi *mpi = c->m->fabric->mpi;
+    c->width = op->width;
+    c->type = (struct mpi_type){mpi->byte, 0, (int)op->width};
+    if (op_reduces(op)) {
+        c->reduction = (struct reduction){.dtype = op->dtype, .redop = op->redop, .factor = op->factor,
+                                          .ranks = op_inputs(op, c->m->rank, c->m->size)};
+        c->width = acomm_dtype_bytes(reduce_partial_dtype(op->dtype));
+        c->m->code = MPI_IS_OVER;
+        if (fabric_enter()) {
+            c->m->code = mpi_type_of(mpi, op->dtype, op->redop, &c->type);
+            fabric_leave();
+        }
+        if (c->m->code)
+            return own_failed(c->op, c->m);
+    }
+    int rc = memory(c, 64); /* of a barrier, and to measure by */
+    rc = rc ? rc : call_measure(c);
+    uint64_t blocks = op_array(op) == ACOMM_WHOLE ? 1 : (uint64_t)c->m->size, most = SEGMENT / c->width / blocks;
+    c->segment = most < 1 ? 1 : most < c->longest ? most : c->longest;
+    return rc ? rc : memory(c, c->segment * c->width * blocks);
+}
+
+static int call_segment(const struct call *c)
+{
+    struct acomm_op *op = c->op;
+    char *given = op->kind == ACOMM_BROADCAST ? c->m->got : c->m->given; /* which has one array, of the root's or of the others' */
+    copy_blocks(c, (char *)(uintptr_t)c->in, given, op->send_counts, true);
+    copy_blocks(c, NULL, NULL, op->recv_counts, false);
+    int rc = call_run(c, uneven(op) ? call_start_uneven : call_start_even);
+    if (!rc && op->out && (!op_reduces(op) || c->reduction.ranks))
+        copy_blocks(c, op->out, c->m->got, op->recv_counts, false);
+    return rc;
+}
+
+int mpi_collective(struct acomm_op *op)
+{
+    int rc = comm_open(op);
+    struct call c = {.op = op, .in = op->in, .m = op->group->fabric_own};
+    const void *none = NULL;
+    rc = rc ? rc : call_open(&c);
+    if (!rc && op_array(op) == ACOMM_JOINS && op->in && op->out) { /* in place, blocks of others may lie where ours is */
+        char *mine = op->out + op_gathered(op, c.m->rank).offset;
+        memmove(mine, op->in, call_block(&c) * op->width);
+        c.in = mine;
+    }
+    if (!rc && op->kind == ACOMM_BARRIER)
+        rc = call_run(&c, call_start_even);
+    for (; c.at < c.longest && !rc; c.at += c.segment)
+        rc = call_segment(&c);
+    if (!rc && op->kind == ACOMM_EXSCAN && !c.m->rank)
+        reduce_all(&c.reduction, op->out, &none, 0, op->count); /* MPI leaves it as it is */
+    return rc;
+}
