@@ -29,7 +29,7 @@ class Route(Record):
 
 
 class Routes:
-    """Those of one group. Arrays on a CUDA device that has a backend for host memory only are staged (cuda/staged.py).
+    """Those of one group. Arrays on a CUDA device that has a backend for host memory only are staged (gpu/staged.py).
 
     main: the communicator for what is no array of a caller's: barriers, objects, counts; the CPU's where there is one.
     by_type: the communicator for each type of device, of those that have been asked for. name: of the backends.

@@ -161,7 +161,7 @@ class Backend(Protocol):
 
     name: str
     devices: frozenset[int]  # DeviceType numbers whose arrays it moves
-    on_gpus: str  # "module:class": what moves arrays on CUDA devices for a communicator of it that does not (cuda/staged.py)
+    on_gpus: str  # "module:class": what moves arrays on CUDA devices for a communicator of it that does not (gpu/staged.py)
 
     def unavailable(self) -> str | None:
         """None when it can be used here, otherwise one sentence: what is missing and how to get it."""
