@@ -322,7 +322,7 @@ def test_no_framework_is_loaded_for_it() -> None:
 
 
 def test_jax_imports_on_a_gpu_what_lies_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the short way, over a stand-in for jaxlib's function. What lies elsewhere would be taken for the device's memory."""
+    """By the fast path, over a stand-in for jaxlib's function. What lies elsewhere would be taken for the device's memory."""
     pytest.importorskip("jax")
     device = Mock(platform="gpu", local_hardware_id=1, get_stream_for_external_ready_events=lambda: 1)
     monkeypatch.setattr("jax._src.lib._jax.dlpack_managed_tensor_to_buffer", lambda *given: given[1:])

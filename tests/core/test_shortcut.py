@@ -1,4 +1,4 @@
-"""The short way of a group's methods (native/call/shortcut.c) against the long way, which is the reference."""
+"""The fast path of a group's methods (native/call/shortcut.c) against the slow path, which is the reference."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def test_who_waits_lets_other_threads_run(environ: dict[str, str]) -> None:
     subprocess.run([sys.executable, "-m", "tests.core.thread_ranks"], env=os.environ | environ, check=True, timeout=60)
 
 
-# ---- odd arguments of messages (others: test_paths.py): the short way declines them, or means what the long way means ----
+# ---- odd arguments of messages (others: test_paths.py): the fast path declines them, or means what the slow path means ----
 
 _FIXED = np.arange(6, dtype=np.float32).reshape(3, 2)
 _FIXED.setflags(write=False)

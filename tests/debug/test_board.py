@@ -131,7 +131,7 @@ def test_what_is_under_way_is_not_overwritten() -> None:
 
 
 class Another(Watcher):
-    """By whose presence all calls go the long way."""
+    """By whose presence all calls take the slow path."""
 
 
 def messages(group: arraycomm.Group, x: Any) -> None:

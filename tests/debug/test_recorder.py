@@ -61,7 +61,7 @@ def _interrupt(*_: Any) -> Any:
 
 
 def test_an_interrupt_is_not_swallowed(group: arraycomm.Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may come in Python code that the short way runs: an array's, the recorder's. Nothing has begun then."""
+    """It may come in Python code that the fast path runs: an array's, the recorder's. Nothing has begun then."""
     board = Board()
     recorder = Recorder(group, board, lambda: None)
     with pytest.raises(KeyboardInterrupt):
@@ -111,10 +111,10 @@ def test_a_group_that_is_closed_while_a_forgotten_operation_is_told() -> None:
 
 
 def test_an_operation_of_the_long_way_whose_work_is_dropped(group: arraycomm.Group) -> None:
-    """A later call of the long way tells of its end, close() of that of the others."""
+    """A later call of the slow path tells of its end, close() of that of the others."""
     board = Board()
     Recorder(group, board, lambda: None)  # which the group keeps
-    x = np.ones((4, 4))[:, ::2]  # strided: the short way declines
+    x = np.ones((4, 4))[:, ::2]  # strided: the fast path declines
 
     def states() -> list[int]:
         return [record[-1] & 0xFF for record in sorted(board.read_records())]
@@ -131,7 +131,7 @@ def test_an_operation_of_the_long_way_whose_work_is_dropped(group: arraycomm.Gro
 
 
 def test_messages_to_a_peer_that_is_one_of_numpys_integers(group: arraycomm.Group) -> None:
-    """On the long way too, which knows the peer from what was given."""
+    """On the slow path too, which knows the peer from what was given."""
     board = Board()
     Recorder(group, board, lambda: None)
     for x, length in ((np.ones((4, 4)), 128), (np.ones((4, 4))[:, ::2], 64)):

@@ -70,7 +70,7 @@ def test_what_is_not_plain_is_declined_and_not_refused(alone: None) -> None:
 
 
 def test_an_error_while_an_array_is_opened_is_no_refusal(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the long way would open it again, without the handler, the call would go on."""
+    """As the slow path would open it again, without the handler, the call would go on."""
     torch = pytest.importorskip("torch")
     resolved, made = arrays.torch_resolved, []
 

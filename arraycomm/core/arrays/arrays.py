@@ -393,7 +393,7 @@ def _works(entry: Callable[[Buffer], Any], probe: Buffer) -> bool:
 
 
 def _wrap_jax(buffer: Buffer, template: Any) -> Any:
-    """A JAX array over the buffer by the short way; None where that is not for it."""
+    """A JAX array over the buffer by the fast path; None where that is not for it."""
     if buffer.dtype in _WIDE and not sys.modules["jax"].config.jax_enable_x64:
         return None
     device = getattr(template.sharding, "_device", None) or template.device

@@ -1,6 +1,6 @@
 """Watchers whose operations are recorded in C (native/flight): those of the debug page (monitor/recorder.py) and of a trace.
 
-Plain calls are recorded by the short way itself, which asks here for what stands for their kind when it meets it for the first
+Plain calls are recorded by the fast path itself, which asks here for what stands for their kind when it meets it for the first
 time. The others come by begin() and end().
 """
 
@@ -35,7 +35,7 @@ class Recording(Watcher):
         raise NotImplementedError
 
     def kind(self, operation: int, parameters: dict[str, Any]) -> Any:
-        """The same, asked for by the short way."""
+        """The same, asked for by the fast path."""
         return self.about(operation, array_of(parameters), parameters)
 
     def flight(self, group: Group) -> tuple[Flight | TraceFile, int]:

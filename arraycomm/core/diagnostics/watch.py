@@ -23,7 +23,7 @@ class Watcher:
     """Told of every operation of a group, in the thread that calls it. What is not overridden does nothing.
 
     One with a method flight(group) -> (what operations are recorded by, the group's row there), while it is the only one, is not
-    told of plain calls: they go the short way, which records them there (native/flight/flight.h).
+    told of plain calls: they take the fast path, which records them there (native/flight/flight.h).
     """
 
     def begin(self, call: Call) -> Any:

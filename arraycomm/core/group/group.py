@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 def _short(function: _Function) -> _Function:
     """A method whose plain calls are one native step (native/call/shortcut.c). Of isend and irecv that gives a Work at once.
 
-    What that declines runs the function itself, the long way, which is the reference and explains what is wrong.
+    What that declines runs the function itself, the slow path, which is the reference and explains what is wrong.
     """
     name = function.__name__
     begins = name not in KINDS
@@ -78,7 +78,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, SymmetricArrays, Short
         self._movers = routes.by_type
         self._communicator = routes.main
         self._on_close = on_close
-        self._batch = self._flight = None  # these and the next are for the short way (native/call/shortcut.h)
+        self._batch = self._flight = None  # these and the next are for the fast path (native/call/shortcut.h)
         self._shortcut = routes.main.shortcut
         self._splits = 0
         self._children: list[Group] = []
@@ -383,8 +383,8 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, SymmetricArrays, Short
         """
         return self._receive(source, tag, like, out, timeout)
 
-    # Native calls that have no long way behind them: NotImplemented where that would be needed, and nothing was sent. So who has
-    # a long way of its own takes no error for a refusal: it may be a signal handler's, after the operation.
+    # Native calls that have no slow path behind them: NotImplemented where that would be needed, and nothing was sent. So who has
+    # a slow path of its own takes no error for a refusal: it may be a signal handler's, after the operation.
     plain_all_reduce = _plain(all_reduce)
     plain_broadcast = _plain(broadcast)
     plain_all_gather = _plain(all_gather)

@@ -9,7 +9,7 @@ from ..process_groups.world import member, state
 from . import held
 
 current: Any = state  # for plain calls, current.default.plain.plain_all_reduce(...): there may be neither the one nor the other.
-# What these do not take is the long way's, which finds out what is the matter.
+# What these do not take the slow path does, which finds out what is the matter.
 _LEVEL = 4  # frames from world.member() to who called the function that calls entered()
 
 

@@ -68,7 +68,7 @@ class ProcessGroup(Operations, Hooked, Members):
         self.core, self.ranks = unopened, tuple(range(unopened.size))
         self.group_name, self.group_desc, self.bound_device_id = "", "undefined", None
         self.backend, self.config = Backend.UNDEFINED, BackendConfig(Backend.UNDEFINED)
-        self.watched = True  # so that nothing takes the core group's short way
+        self.watched = True  # so that nothing takes the core group's fast path
         self.hold(None)
 
     @classmethod

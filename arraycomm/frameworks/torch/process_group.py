@@ -114,7 +114,7 @@ class ProcessGroup(dist.ProcessGroup):
         self.facade.abort()
 
     def allreduce(self, tensors: Any, *given: Any, **named: Any) -> Work:
-        """The one that must be short: a plain call goes to the core's method at once, and anything else the long way."""
+        """The one that must be short: a plain call goes to the core's method at once, and anything else takes the slow path."""
         opts: Any = given[0] if len(given) == 1 and not named else None
         if type(opts) is dist.AllreduceOptions and not torch.autograd.profiler._is_profiler_enabled:
             async_op, limit, short = opts.asyncOp, opts.timeout, self.facade.plain

@@ -1,7 +1,7 @@
-/* The short way from arrays to the engine: a plain operation in one native call.
+/* The fast path from arrays to the engine: a plain operation in one native call.
  *
  * It takes packed host arrays in the plain forms (forms.h), and declines everything else by returning NotImplemented: then
- * the method's Python code goes the long way, which is the reference, handles the rest and explains what is wrong. Ranks
+ * the method's Python code takes the slow path, which is the reference, handles the rest and explains what is wrong. Ranks
  * may go different ways in one call; the engine cannot tell. The backend lends the entry points as an address, so nothing
  * here knows it. */
 #include "shortcut.h"
@@ -57,7 +57,7 @@ static bool read_timeout(PyObject *value, int64_t *ns)
         return true;
     double seconds = PyFloat_CheckExact(value) ? PyFloat_AsDouble(value) : -1;
     *ns = (int64_t)(seconds * 1e9);
-    return seconds >= 0 && seconds < 4e9; /* what is odd is the long way's to judge */
+    return seconds >= 0 && seconds < 4e9; /* what is odd is the slow path's to judge */
 }
 
 static bool read_op(PyObject *op, int32_t *redop)
@@ -289,7 +289,7 @@ static int open_view(const struct trip *t, struct view *view, PyObject *array)
     return t->begins ? view_open_host(view, array) : view_borrow(view, array);
 }
 
-/* What is not in host memory, no array, or of a dtype that can be moved only: forgotten, as the long way finds out again, and
+/* What is not in host memory, no array, or of a dtype that can be moved only: forgotten, as the slow path finds out again, and
  * explains. What has a traceback Python code has raised, a signal's handler say, and not refuse(). */
 static bool refused(void)
 {
@@ -331,7 +331,7 @@ static bool shortcut_describe(struct trip *t, const struct view *view)
     int64_t elements = view_count(view), size = t->s->size;
     bool divides = t->array & ACOMM_CUTS;
     if (elements < 0)
-        PyErr_Clear(); /* the long way says it again */
+        PyErr_Clear(); /* the slow path says it again */
     if (elements < 0 || view->device_type != DL_CPU || !view_packed(view) || (!view->data && elements)
         || elements >= INT64_MAX / 16 / size || (divides && (!view->ndim || view->shape[0] % size)))
         return false;
@@ -413,7 +413,7 @@ static PyObject *long_way(PyObject *function, PyObject *const *args, Py_ssize_t 
     return result;
 }
 
-/* NotImplemented: it is the long way's. */
+/* NotImplemented: it is the slow path's. */
 static PyObject *short_way(const struct shortcut_method *m, struct shortcut_base *base, PyObject **given)
 {
     bool message = acomm_operations[m->kind].array == ACOMM_MESSAGE, batched = message && base->batch && PyList_Check(base->batch);

@@ -1,4 +1,4 @@
-/* The short way's call (shortcut.c) and the types behind it (shortcut_types.c). */
+/* The fast path's call (shortcut.c) and the types behind it (shortcut_types.c). */
 #ifndef NATIVE_SHORTCUT_H
 #define NATIVE_SHORTCUT_H
 #include "flight/flight.h"
@@ -18,11 +18,11 @@ typedef PyObject *(*vector_call)(PyObject *self, PyObject *const *args, size_t n
 struct shortcut_method { /* ShortcutMethod */
     PyObject_HEAD
     vector_call call;
-    PyObject *function; /* the long way; NULL: what would go it gives NotImplemented, and nothing has been sent */
+    PyObject *function; /* the slow path; NULL: what would take it gives NotImplemented, and nothing has been sent */
     struct form form;
     int kind;
     bool begins;        /* returns a Work at once */
-    bool watched;       /* of a watched group: the short way is open where that is told by a flight */
+    bool watched;       /* of a watched group: the fast path is open where that is told by a flight */
 };
 
 /* The method's call, by vectorcall. */

@@ -1,10 +1,10 @@
-/* The types behind the short way: Group's base class and methods, and what a backend lends (shortcut.c takes the calls).
+/* The types behind the fast path: Group's base class and methods, and what a backend lends (shortcut.c takes the calls).
  *
  *     class Group(Shortcuts):
  *         @shortcut                       ShortcutMethod(kind, names, positional, function, begins, watched)
- *         def all_reduce(self, ...): the long way
+ *         def all_reduce(self, ...): the slow path
  *
- * A method is called by vectorcall, so a call makes no frame, tuple or dict until it goes the long way. */
+ * A method is called by vectorcall, so a call makes no frame, tuple or dict until it takes the slow path. */
 #include "handle.h"
 #include "shortcut.h"
 #include <stddef.h>
@@ -49,7 +49,7 @@ static PyMemberDef base_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot base_slots[] = {
-    {Py_tp_doc, "Base of a class with methods that try the short way first."},
+    {Py_tp_doc, "Base of a class with methods that try the fast path first."},
     {Py_tp_members, base_members},
     {Py_tp_traverse, base_traverse},
     {Py_tp_clear, base_clear},

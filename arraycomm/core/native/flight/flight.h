@@ -1,5 +1,5 @@
 /* The flight recorder: what a rank's groups do. An operation is recorded here once, and written out in one of two ways: on the
- * board that the debug page reads (flight/board.c), or in a trace's file (flight/trace.c). Operations that go the short way are
+ * board that the debug page reads (flight/board.c), or in a trace's file (flight/trace.c). Operations that take the fast path are
  * recorded from there, all others by Python (flight/python.c).
  * Everything under the GIL: each function is one step for other threads, except where it says that it calls Python. */
 #ifndef NATIVE_FLIGHT_H

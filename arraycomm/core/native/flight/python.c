@@ -1,4 +1,4 @@
-/* What the flight recorder's types have in common, and FlightEntry for operations that go the long way. */
+/* What the flight recorder's types have in common, and FlightEntry for operations that take the slow path. */
 #include "flight.h"
 
 static PyTypeObject *board_type, *trace_type, *entry_type;

@@ -312,7 +312,7 @@ PyObject *store_python_request(PyObject *module, PyObject *const *args, Py_ssize
 }
 
 /* store_ask(line, code, keys, milliseconds, grace): the same, of short keys that a user gave. None, and nothing is sent, where
- * they are anything else: the long way does it or says why not. */
+ * they are anything else: the slow path does it or says why not. */
 PyObject *store_python_ask(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
@@ -325,7 +325,7 @@ PyObject *store_python_ask(PyObject *module, PyObject *const *args, Py_ssize_t c
     return result;
 }
 
-/* store_post(line, key, value) -> whether it was sent. If not, the long way (store_request) does it or says why not.
+/* store_post(line, key, value) -> whether it was sent. If not, the slow path (store_request) does it or says why not.
  * Sending takes less than giving the GIL away, and does not block. */
 PyObject *store_python_post(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
