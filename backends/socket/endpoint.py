@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.base import kernel, settings, threads
+from arraycomm.core.base.deadline import grown
 from arraycomm.core.base.errors import DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.base.log import log
 from arraycomm.core.base.notice import Notice
-from arraycomm.core.base.patience import grown
 from arraycomm.core.base.printable import printable
 from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap import address as addresses_of

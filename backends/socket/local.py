@@ -11,8 +11,8 @@ import socket
 import time
 
 from arraycomm.core.base import settings
+from arraycomm.core.base.deadline import Deadline
 from arraycomm.core.base.digest import sha256
-from arraycomm.core.base.patience import Patience
 from arraycomm.core.base.private import private_directories
 from arraycomm.core.bootstrap.auth import Hello, persist
 
@@ -62,21 +62,21 @@ def _bound(path: str) -> socket.socket | None:
 def connect(path: str, secret: bytes | None, hello: Hello, *, deadline: float) -> socket.socket:
     """A connected, authenticated, blocking socket. Raises OSError, AuthFailed. A peer that is too busy is asked again, as by
     auth.connect()."""
-    return persist(lambda patience: _reach(path, patience), secret, hello, deadline=deadline)
+    return persist(lambda remaining: _reach(path, remaining), secret, hello, deadline=deadline)
 
 
-def _reach(path: str, patience: Patience) -> socket.socket:
+def _reach(path: str, remaining: Deadline) -> socket.socket:
     directory, _, name = path.rpartition("/")
     sock = socket.socket(socket.AF_UNIX)
     try:
         if directory == _ABSTRACT:
-            _call(sock, _abstract(name), patience)
+            _call(sock, _abstract(name), remaining)
             return sock
         try:
-            _call(sock, path, patience)
+            _call(sock, path, remaining)
         except OSError as error:
             try:
-                _call(sock, _abstract(name), patience)
+                _call(sock, _abstract(name), remaining)
             except OSError:
                 raise error from None
         return sock
@@ -85,7 +85,7 @@ def _reach(path: str, patience: Patience) -> socket.socket:
         raise
 
 
-def _call(sock: socket.socket, path: str, patience: Patience) -> None:
+def _call(sock: socket.socket, path: str, remaining: Deadline) -> None:
     """Waits where the peer's backlog is full, which a call that does not block is told at once."""
     sock.setblocking(False)
     while True:
@@ -94,9 +94,9 @@ def _call(sock: socket.socket, path: str, patience: Patience) -> None:
             sock.setblocking(True)
             return
         except BlockingIOError:
-            if patience.left <= 0:
+            if remaining.left <= 0:
                 raise TimeoutError(errno.ETIMEDOUT, "it does not accept connections") from None
-        with patience.slice(_RETRY_FULL) as seconds:
+        with remaining.slice(_RETRY_FULL) as seconds:
             time.sleep(seconds)
 
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arraycomm.core.base.deadline import Deadline
 from arraycomm.core.base.errors import AuthFailed
-from arraycomm.core.base.patience import Patience
 from arraycomm.core.bootstrap import auth
 from arraycomm.core.bootstrap.auth import Acceptor, Hello, Purpose
 from arraycomm.core.bootstrap.handshake import HELLO_BYTES, TAG_BYTES, Check, ServerHandshake, bound, tag
@@ -246,11 +246,11 @@ def test_a_verdict_that_came_while_the_client_was_stopped(pair: tuple[socket.soc
     client, server = pair
     stopped = threading.Event()
 
-    def receive(sock: socket.socket, size: int, patience: Patience) -> bytes:
+    def receive(sock: socket.socket, size: int, remaining: Deadline) -> bytes:
         if sock is client and size == 1 + TAG_BYTES:
             assert stopped.wait(5)
-            patience.left = 0
-        return real(sock, size, patience)
+            remaining.left = 0
+        return real(sock, size, remaining)
 
     real = auth._receive
     monkeypatch.setattr(auth, "_receive", receive)

@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from ..base import threads
+from ..base.deadline import Deadline, grown
 from ..base.digest import same
 from ..base.errors import AuthFailed
 from ..base.log import log
-from ..base.patience import Patience, grown
 from ..base.printable import printable
 from ..base.record import Record
 from ..base.typed import Any
 from .address import is_loopback
-from .dial import dial
+from .connect import connect_tcp
 from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, bound, tag
 
 __all__ = ["Acceptor", "Hello", "Purpose", "check_user", "client_handshake", "connect"]
@@ -42,9 +42,9 @@ class HandshakeBroken(AuthFailed):
 
 
 def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *, deadline: float = SECONDS,
-                     patience: Patience | None = None) -> None:
+                     remaining: Deadline | None = None) -> None:
     """Proves this rank to the server on a connected, blocking socket, and the server to this rank, within `deadline` seconds.
-    patience: what is left of them, where this is not the first try.
+    remaining: what is left of them, where this is not the first try.
 
     Raises AuthFailed that says why and what to do; the caller closes the socket.
     """
@@ -53,14 +53,14 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
         check_user(sock, secret)  # somebody else's process is not even given a proof
     transcript = hello.encode() + os.urandom(NONCE_BYTES)
     peer = _peer(sock)  # a connection that was reset does not tell the peer any more
-    patience = patience or Patience(deadline)
+    remaining = remaining or Deadline(deadline)
     try:
         called = where(sock.getpeername())
         sock.sendall(transcript)  # which an empty buffer holds
-        transcript += _receive(sock, NONCE_BYTES, patience)
+        transcript += _receive(sock, NONCE_BYTES, remaining)
         proof = tag(secret, bound(b"client", hello.purpose, called), transcript)
         sock.sendall(proof)
-        verdict = _receive(sock, 1 + TAG_BYTES, patience)
+        verdict = _receive(sock, 1 + TAG_BYTES, remaining)
         sock.settimeout(None)
     except OSError as error:
         raise _broken(peer, deadline, error) from error
@@ -75,13 +75,13 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
     raise AuthFailed(f"{peer} refused this connection (job {hello.job!r}, {hello.purpose.value}): {REMEDY[status]}")
 
 
-def _receive(sock: socket.socket, size: int, patience: Patience) -> bytes:
-    """Raises TimeoutError when `patience` is at its end, ConnectionError where the other side has closed. Leaves a timeout on the
-    socket."""
+def _receive(sock: socket.socket, size: int, remaining: Deadline) -> bytes:
+    """Raises TimeoutError when nothing of `remaining` is left, ConnectionError when the peer has closed. Leaves a timeout on
+    the socket."""
     data = b""
     while len(data) < size:
         try:
-            with patience.slice() as seconds:
+            with remaining.slice() as seconds:
                 sock.settimeout(seconds)
                 chunk = sock.recv(size - len(data))
         except TimeoutError:
@@ -119,8 +119,8 @@ def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, dead
     Raises OSError when nobody is reached, AuthFailed when the other side is not ours. Somebody who is merely too busy
     to answer (its table of half-open connections was full) is asked again until `deadline` seconds have passed.
     """
-    def reach(patience: Patience) -> socket.socket:
-        sock = dial(address, port, patience, source)
+    def reach(remaining: Deadline) -> socket.socket:
+        sock = connect_tcp(address, port, remaining, source)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except BaseException:
@@ -131,20 +131,20 @@ def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, dead
     return persist(reach, secret, hello, deadline=deadline)
 
 
-def persist(reach: Callable[[Patience], socket.socket], secret: bytes | None, hello: Hello, *, deadline: float) -> socket.socket:
+def persist(reach: Callable[[Deadline], socket.socket], secret: bytes | None, hello: Hello, *, deadline: float) -> socket.socket:
     """What reach() has connected, authenticated. Where the other side gives no verdict it is tried again, as connect() says."""
-    patience = Patience(deadline)
+    remaining = Deadline(deadline)
     while True:
-        sock = reach(patience)
+        sock = reach(remaining)
         try:
             # Longer than a server waits for strangers: a peer may be stopped for a moment, or have no processor.
-            client_handshake(sock, secret, hello, deadline=deadline, patience=patience)
+            client_handshake(sock, secret, hello, deadline=deadline, remaining=remaining)
             return sock
         except HandshakeBroken:
             sock.close()
-            if patience.left <= _RETRY_DROPPED:
+            if remaining.left <= _RETRY_DROPPED:
                 raise
-            with patience.slice(_RETRY_DROPPED) as seconds:
+            with remaining.slice(_RETRY_DROPPED) as seconds:
                 time.sleep(seconds)
         except BaseException:
             sock.close()

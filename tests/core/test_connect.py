@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from arraycomm.core.base.patience import Patience
-from arraycomm.core.bootstrap.dial import dial
+from arraycomm.core.base.deadline import Deadline
+from arraycomm.core.bootstrap.connect import connect_tcp
 
 LIMIT = 30.0  # s
 _ASKING = "02"  # a connection's state in /proc/net/tcp: its first packet was sent, and not answered
@@ -43,7 +43,7 @@ def full() -> Iterator[socket.socket]:
 def test_another_attempt_begins_beside_the_first(full: socket.socket) -> None:
     port = full.getsockname()[1]
     before, made = _asking(port), []
-    caller = threading.Thread(target=lambda: made.append(dial("127.0.0.1", port, Patience(LIMIT))))
+    caller = threading.Thread(target=lambda: made.append(connect_tcp("127.0.0.1", port, Deadline(LIMIT))))
     caller.start()
     end = time.monotonic() + LIMIT
     while _asking(port) < before + 2:
@@ -68,7 +68,7 @@ def test_nobody_answers(full: socket.socket) -> None:
     port = full.getsockname()[1]
     before = _asking(port)
     with pytest.raises(TimeoutError, match="timed out"):
-        dial("127.0.0.1", port, Patience(0.7))
+        connect_tcp("127.0.0.1", port, Deadline(0.7))
     assert _asking(port) <= before, "attempts were left behind"
 
 
@@ -76,14 +76,14 @@ def test_a_refusal_counts_at_once() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefusedError) as caught:
-            dial("127.0.0.1", unused.getsockname()[1], Patience(LIMIT))
+            connect_tcp("127.0.0.1", unused.getsockname()[1], Deadline(LIMIT))
     assert caught.value.errno == errno.ECONNREFUSED
 
 
 def test_source() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        with dial("127.0.0.1", port, Patience(LIMIT), "127.0.0.3") as sock:
+        with connect_tcp("127.0.0.1", port, Deadline(LIMIT), "127.0.0.3") as sock:
             assert sock.getsockname()[0] == "127.0.0.3"
 
 
@@ -94,5 +94,5 @@ def test_six() -> None:
         listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
     except OSError as error:
         pytest.skip(f"::1 is not there: {error.strerror}")
-    with listener, dial("::1", listener.getsockname()[1], Patience(LIMIT)) as sock:
+    with listener, connect_tcp("::1", listener.getsockname()[1], Deadline(LIMIT)) as sock:
         assert sock.getpeername()[0] == "::1"

@@ -7,31 +7,31 @@ import os
 import select
 import socket
 
-from ..base.patience import Patience
+from ..base.deadline import Deadline
 from .address import numeric
 
 _BESIDE = 0.5  # s after which another attempt begins beside those under way
 
 
-def dial(address: str, port: int, patience: Patience, source: str | None = None) -> socket.socket:
+def connect_tcp(address: str, port: int, remaining: Deadline, source: str | None = None) -> socket.socket:
     """A connected, blocking socket to a numeric address; `source` as for auth.connect.
 
     Where a connection's first packet or the answer to it is lost, the kernel repeats it after 1, 3 and 7 s only. So
     another attempt begins beside the others every half second, as RFC 8305 does among several addresses; the first one
     that is answered counts, and the others are closed.
 
-    Raises OSError for the first refusal or failure of any attempt, TimeoutError when `patience` is at its end.
+    Raises OSError for the first refusal or failure of any attempt, TimeoutError when `remaining` is at its end.
     """
     family, target = socket.AF_INET6 if ":" in address else socket.AF_INET, numeric(address, port)
     attempts: dict[int, socket.socket] = {}
     poll = select.poll()
     try:
-        while patience.left > 0:
+        while remaining.left > 0:
             sock = socket.socket(family)
             attempts[sock.fileno()] = sock
             _begin(sock, target, source)
             poll.register(sock, select.POLLOUT)
-            with patience.slice(_BESIDE) as seconds:
+            with remaining.slice(_BESIDE) as seconds:
                 answered = poll.poll(max(seconds * 1000, 1))
             for number, _ in answered:
                 _check(attempts[number].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))

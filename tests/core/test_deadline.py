@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from arraycomm.core.base.patience import Patience
+from arraycomm.core.base.deadline import Deadline
 from arraycomm.core.bootstrap import auth
 from arraycomm.core.bootstrap.handshake import ServerHandshake
 
@@ -29,7 +29,7 @@ def stopped_first(*arguments, **options):
     socket.getaddrinfo = real
     os.kill(os.getpid(), signal.SIGSTOP)
     return real(*arguments, **options)
-if sys.argv[2] == "dial":
+if sys.argv[2] == "connect":
     socket.getaddrinfo = stopped_first
 hello = auth.Hello("job", auth.Purpose.DATA)
 auth.connect("127.0.0.1", int(sys.argv[1]), bytes(range(32)), hello, deadline={DEADLINE}).close()
@@ -59,7 +59,7 @@ def _serve(sock: socket.socket, handshake: ServerHandshake) -> None:
 
 
 def test_suspended_before_the_first_attempt() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, _client(listener, "dial") as client:
+    with socket.create_server(("127.0.0.1", 0)) as listener, _client(listener, "connect") as client:
         _stop_for(client, 1.5 * DEADLINE)
         listener.settimeout(LIMIT)
         sock, _ = listener.accept()
@@ -69,7 +69,7 @@ def test_suspended_before_the_first_attempt() -> None:
 
 
 def test_suspended_while_the_other_side_was_too() -> None:
-    """It goes on before the other side, which answers within the client's patience, but after its deadline."""
+    """It goes on before the other side, which answers within the client's seconds, but after its deadline."""
     with socket.create_server(("127.0.0.1", 0)) as listener, _client(listener, "handshake") as client:
         listener.settimeout(LIMIT)
         sock, _ = listener.accept()
@@ -88,19 +88,19 @@ def test_suspended_while_the_other_side_was_too() -> None:
 def test_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    patience = Patience(0.25)
-    with patience.slice() as seconds:
+    remaining = Deadline(0.25)
+    with remaining.slice() as seconds:
         assert seconds == pytest.approx(0.1)
         now += 0.04
-    assert patience.left == pytest.approx(0.21)
-    with patience.slice(0.05) as seconds:
+    assert remaining.left == pytest.approx(0.21)
+    with remaining.slice(0.05) as seconds:
         assert seconds == 0.05
         now += 3600.0
-    assert patience.left == pytest.approx(0.16)
-    with pytest.raises(KeyError), patience.slice(10.0) as seconds:
+    assert remaining.left == pytest.approx(0.16)
+    with pytest.raises(KeyError), remaining.slice(10.0) as seconds:
         assert seconds == pytest.approx(0.16)
         now += 0.2
         raise KeyError
-    assert patience.left == 0
-    with patience.slice() as seconds:
+    assert remaining.left == 0
+    with remaining.slice() as seconds:
         assert seconds == 0

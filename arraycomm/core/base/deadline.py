@@ -1,4 +1,4 @@
-"""Patience: how long something may be waited for by a process that others suspend."""
+"""Deadline: how long something may be waited for by a process that others suspend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def grown(seconds: float, ranks: int) -> float:
     return seconds * max(1.0, ranks / _AT_ONCE)
 
 
-class Patience:
+class Deadline:
     """Seconds in all, waited in slices. A suspended process or machine loses one slice at most, and not all that is left.
 
     A clock alone would blame a peer that was suspended together with this process.
