@@ -305,4 +305,6 @@ def _open_rank(meeting: Rendezvous, turn: int, rank: int, size: int) -> Group:
     Gathering(store, rank, size, meeting.secret).enter()
     job = sha256(f"{meeting.job}/devices/{turn}".encode()).hexdigest()[:32]
     where = meeting._replace(rank=rank, size=size, store=store, job=job, local_rank=None, close=lambda: None)
-    return open_group(where, registry.choose("socket"), seconds_of(_State.timeout), _NAME)
+    # MPI has a rank for each process
+    over = "mpi" if settings.get("ARRAYCOMM_BACKEND") == "mpi" and size == distributed.global_state.num_processes else "socket"
+    return open_group(where, registry.choose(over), seconds_of(_State.timeout), _NAME)
