@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from .core.arrays.types import DeviceType
+from .core.arrays.types import DeviceType, device_name
 from .core.base import settings
 from .core.base.command import add_version, command
 from .core.base.errors import DistBackendError, DistError
@@ -72,7 +72,7 @@ def table() -> dict[str, dict[str, list[str]]]:
     for name, reason in backends().items():
         if reason is None:
             for number in sorted(registry.load(name).devices):
-                devices[DeviceType(number).name.lower()].append(name)
+                devices.setdefault(device_name(number), []).append(name)
     return {operation: devices for operation in operations()}
 
 
@@ -91,7 +91,7 @@ def wrong() -> list[str]:
     """Why init() would refuse the settings of this environment."""
     found = list(settings.wrong())
     checks = {"transport": settings.get_transport, "ports": address.port_range, "secret": secret.find,
-              "backend": lambda: registry.choose(settings.get("ARRAYCOMM_BACKEND") or registry.names()[0]),
+              "backend": lambda: registry.choose(settings.get("ARRAYCOMM_BACKEND") or registry.DEFAULT),
               "algorithm": importlib.import_module(f"{__package__}.backends.socket.communicator").wanted_algorithms}
     for check in checks.values():
         try:

@@ -11,11 +11,8 @@ from cffi import FFI
 
 from cffi_build import ROOT
 
-ENGINE = ROOT / "backends" / "engine"
-MPI = ROOT / "backends" / "mpi" / "engine"
-NATIVE = ROOT / "arraycomm" / "core" / "native"
-FRAMEWORKS = ROOT / "arraycomm" / "frameworks" / "native"
-FOLDERS = (ROOT / "arraycomm" / "include", ENGINE, MPI, NATIVE, FRAMEWORKS)
+FOLDERS = (ROOT / "arraycomm" / "include", *sorted((ROOT / "backends").glob("**/engine")),
+           *sorted((ROOT / "arraycomm").glob("**/native")))
 INTERFACE = runpy.run_path(str(ROOT / "arraycomm" / "core" / "interface" / "declarations.py"))
 OPERATIONS, *HEADERS = [ROOT / name for name in INTERFACE["HEADERS"]]
 MODULE = "arraycomm._engine"

@@ -78,7 +78,7 @@ def tree(tmp_path: Path) -> Path:
     for path in (root / "arraycomm").iterdir():
         if path.name != "include":
             (package / path.name).symlink_to(path)
-    for name in HEADERS[:4]:
+    for name in HEADERS[:-1]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, tmp_path / name)
     return tmp_path
@@ -90,7 +90,7 @@ def imported(tree: Path) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", [*HEADERS[:4], "arraycomm/_engine.pyi"])
+@pytest.mark.parametrize("name", [*HEADERS[:-1], "arraycomm/_engine.pyi"])
 def test_a_stale_engine_says_so(tree: Path, name: str) -> None:
     """It would end in a KeyError somewhere."""
     assert imported(tree) == f"{tree / 'arraycomm' / '__init__.py'}\n"

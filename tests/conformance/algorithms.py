@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
+
+from arraycomm.core.base.errors import CollectiveMismatch
 
 from . import messages, movement, reductions
 from .expect import slack
@@ -29,7 +33,18 @@ def forced(context: Context, kind: str, name: str, exact: bool, folder: str) -> 
         elif kind == "recv":
             messages.long(variant)
         else:
+            assert kind == "barrier", f"{kind} needs a task here"
             movement.barriers(variant, folder)
+
+
+def unlike(context: Context, names: Sequence[str]) -> None:
+    """Ranks that share memory: of some the call is by an algorithm for links, of others by one in the memory."""
+    x = np.ones(8)
+    for name in names:
+        # suppress(): the variant ends with a barrier
+        with contextlib.suppress(CollectiveMismatch), context.variant({"ARRAYCOMM_ALGORITHM": f"all_reduce={name}"}) as variant:
+            call = variant.group.all_reduce if variant.rank else variant.group.all_gather
+            variant.raises(f"all_gather beside all_reduce by {name}", CollectiveMismatch, "all_reduce", partial(call, x))
 
 
 def _reducing(context: Context, kind: str, exact: bool) -> None:

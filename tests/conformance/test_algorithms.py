@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from arraycomm.core.interface import tuning
+from arraycomm.core.interface.kinds import COLLECTIVES
 
 from .worlds import Settings, World, only
 
@@ -60,8 +61,12 @@ def test_forced_over_hosts(special: Special, hosts: str, tmp_path: Path) -> None
 
 def test_the_table_is_covered() -> None:
     """A new algorithm is tested from the row in the table on; a new collective needs its task here."""
-    assert {kind for kind, _ in table()} == {"all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter",
-                                             "reduce_scatter", "all_to_all", "barrier", "recv", "scan", "exscan"}
+    assert {kind for kind, _ in table()} == COLLECTIVES | {"recv"}
+
+
+@only(share)
+def test_unlike_calls(world: World) -> None:
+    world.run("algorithms.unlike", names=["ring", "bruck"])
 
 
 @only(share)

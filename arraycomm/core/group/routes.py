@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib import import_module
 
 from ..arrays.buffer import Buffer
-from ..arrays.types import DEVICE_TYPES, DeviceType
+from ..arrays.types import DeviceType, device_name
 from ..base.errors import DeviceError
 from ..base.record import Record
 from ..base.typed import TYPE_CHECKING, Any
@@ -52,7 +52,7 @@ class Routes:
                 self._staged.append(getattr(import_module(module), name)(route.communicator, self._timeout))
                 self.by_type |= dict.fromkeys(_CUDA, self._staged[-1])
                 return
-        raise DeviceError(f"No backend type associated with device type {_name(src.device_type)}: group {group!r} has "
+        raise DeviceError(f"No backend type associated with device type {device_name(src.device_type)}: group {group!r} has "
                           f"{self.name}; copy the array to the CPU, or use a backend for that device")
 
     def split(self, members: Sequence[int], name: str, timeout: float, backends: Mapping[str, frozenset[int]] | None,
@@ -102,10 +102,3 @@ class Routes:
                 steps.callback(staged.close)
             for route in self._routes:
                 steps.callback(route.communicator.close, reason)
-
-
-def _name(code: int) -> str:
-    for kind in DeviceType:
-        if kind == code:
-            return kind.name.lower()
-    return next((name for name, types in DEVICE_TYPES.items() if code in types), f"number {code} of DLPack's")

@@ -76,7 +76,7 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     DistBackendError when the backend cannot be used.
     """
     seconds = seconds_of(timeout)
-    asked = backend or settings.get("ARRAYCOMM_BACKEND") or registry.names()[0]
+    asked = backend or settings.get("ARRAYCOMM_BACKEND") or registry.DEFAULT
     chosen = registry.choose(asked)
     told = (init_method, rank, world_size, store) != (None,) * 4
     meeting = None if told or len(chosen) > 1 else next(iter(chosen)).meet(seconds, name)

@@ -7,8 +7,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-HEADERS = ("arraycomm/include/operations.def", "arraycomm/include/arraycomm.h", "backends/engine/acomm.h",
-           "backends/mpi/engine/acomm_mpi.h", "arraycomm/frameworks/native/acomm_xla.h")
+HEADERS = ("arraycomm/include/operations.def", "arraycomm/include/arraycomm.h", "arraycomm/include/arraycomm_backend.h",
+           "backends/engine/acomm.h", "backends/mpi/engine/acomm_mpi.h", "arraycomm/frameworks/native/acomm_xla.h")
 _PYTHON = "arraycomm/_engine.pyi"
 
 

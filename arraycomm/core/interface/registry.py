@@ -1,6 +1,7 @@
 """Backends by name. A backend is imported when it is first asked for, never before.
 
-To add one: a folder under backends/ with a class that follows core/interface/backend.py, and a line here.
+To add one: a class that follows core/interface/backend.py, in any package, which names it in its entry points of the group
+"arraycomm.backends" (docs/design.md).
 """
 
 from __future__ import annotations
@@ -23,26 +24,40 @@ _TABLE: dict[str, str] = {
     "mpi": "arraycomm.backends.mpi:MpiBackend",
     "nccl": "arraycomm.backends.nccl:NcclBackend",
 }
+DEFAULT = next(iter(_TABLE))
+
+
+def _installed() -> dict[str, str]:
+    """Those of other packages: looked for when one is asked for that is not in the table."""
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry.value for entry in entry_points(group="arraycomm.backends")}
 
 
 def names() -> tuple[str, ...]:
     """The registered backends, the preferred one first."""
-    return tuple(_TABLE)
+    return (*_TABLE, *sorted(_installed().keys() - _TABLE.keys()))
+
+
+def known(name: str) -> bool:
+    """Whether a backend of this name is registered."""
+    return name in _TABLE or name in _installed()
 
 
 def load(name: str) -> Backend:
     """The backend of this name, whether it can be used or not.
 
-    Raises ValueError for an unknown name, DistBackendError when its module cannot be imported.
+    Raises ValueError for an unknown name, DistBackendError when it cannot be imported or made.
     """
-    if name not in _TABLE:
-        raise ValueError(f"unknown backend {name!r}; registered are {', '.join(_TABLE)}")
-    module, attribute = _TABLE[name].split(":")
+    where = _TABLE.get(name) or _installed().get(name)
+    if where is None:
+        raise ValueError(f"unknown backend {name!r}; registered are {', '.join(names())}")
+    module, _, attribute = where.partition(":")
     try:
         backend: Backend = getattr(importlib.import_module(module), attribute)()
         return backend
-    except ImportError as error:
-        raise DistBackendError(f"backend {name!r} cannot be loaded: {error}") from error
+    except Exception as error:  # of another package
+        raise DistBackendError(f"backend {name!r} ({where}) cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def why_unavailable(name: str) -> str | None:

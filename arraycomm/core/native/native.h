@@ -97,6 +97,10 @@ int view_open_writable(struct view *view, PyObject *object);
  * before anybody else may run. */
 int view_borrow(struct view *view, PyObject *object);
 void view_close(struct view *view);
+/* For who declines after it has read an array by __dlpack__: the next view_open() of this object, in this thread, takes the view. It is
+ * closed by view_forget(), before which the object must not go. Of other ways of reading, which cost little, nothing is kept. */
+void view_hand_on(struct view *view, PyObject *object);
+void view_forget(void);
 /* Elements, or -1 with an exception when the shape makes no sense. */
 int64_t view_count(const struct view *view);
 bool view_packed(const struct view *view);

@@ -143,7 +143,7 @@ def registered() -> list[str]:
 
 def is_registered(name: str) -> bool:
     """Whether something answers to this name, whether it can be used here or not."""
-    return name in Backend.plugins or engine_name(name) in registry.names()
+    return name in Backend.plugins or registry.known(engine_name(name))
 
 
 def why_unavailable(name: str) -> str | None:
@@ -151,7 +151,7 @@ def why_unavailable(name: str) -> str | None:
     if name in Backend.plugins:
         return None
     engine = engine_name(name)
-    if engine in registry.names():
+    if registry.known(engine):
         return registry.why_unavailable(engine)
     return f"nothing is registered under this name; registered are {', '.join(registered())}"
 

@@ -34,8 +34,11 @@ class HookOpName(enum.IntEnum):
     BARRIER = 8
     SCATTER = 9
     GATHER = 10
-    SCAN = 11
-    EXSCAN = 12
+    _ignore_ = ["_members", "_kind"]
+    _members = vars()
+    for _kind in KINDS.values():  # whose numbers go on where torch's end
+        if _kind.number > GATHER:
+            _members[_kind.name.upper()] = _kind.number
 
 
 _NAMES = {name: HookOpName[method(name if name in KINDS else name.removeprefix("i")).upper()] for name in RECORDED}

@@ -12,6 +12,7 @@ from arraycomm._engine import lib
 from arraycomm.core.arrays.dlpack import allocate, resolve, wrap
 from arraycomm.core.arrays.types import DeviceType
 from arraycomm.core.base.errors import DistError
+from arraycomm.core.interface.kinds import KINDS
 
 from . import effect, errors
 from .call import Call
@@ -29,15 +30,15 @@ def run(x: Any, call: Call) -> Any:
     """The operation at once, on a concrete x."""
     effect.settle()
     try:
-        return _RUN.get(call.kind, _reduced)(call.group, x, call)
+        return _RUN.get(call.kind, _method)(call.group, x, call)
     except DistError as error:
         if call.derived:
             errors.derived(error)
         raise
 
 
-def _reduced(group: Any, x: Any, call: Call) -> Any:
-    return getattr(group, call.kind)(x, call.op)
+def _method(group: Any, x: Any, call: Call) -> Any:
+    return getattr(group, call.kind)(x, *([call.op] if KINDS[call.kind].reduces else []))
 
 
 def _reduce(group: Any, x: Any, call: Call) -> Any:

@@ -190,17 +190,24 @@ static int run_alone(const struct acomm_op *op)
     return 0;
 }
 
-/* Whether the algorithm compares headers while it runs, and begins as all do in this team. */
+static bool select_in_memory(const struct algorithm *a)
+{
+    return a->where == ONE_HOST || a->where == SYMMETRIC;
+}
+
+/* Whether the algorithm compares headers while it runs, and begins as all do in this team, whatever they were called for. */
 static bool begins_right(const struct acomm_op *op)
 {
-    return (op->algorithm->does & CHECKS) && (op->team->place != TEAM_HOSTS || select_spans_hosts(op->algorithm));
+    const struct algorithm *a = op->algorithm;
+    enum team_place place = op->team->place;
+    return (a->does & CHECKS) && (place == TEAM_APART || (place == TEAM_HOST ? select_in_memory(a) : select_spans_hosts(a)));
 }
 
 static int run_by(struct acomm_op *op, const struct algorithm *algorithm)
 {
     struct acomm_group *g = op->group;
     op->algorithm = algorithm;
-    if (op->algorithm->where != ONE_HOST && op->algorithm->where != SYMMETRIC)
+    if (!select_in_memory(algorithm))
         op_release_lock(op); /* it waits in parts, and for links that others make */
     int rc = !begins_right(op) && g->check && !op->compared ? signature_check(op) : 0;
     return rc ? rc : op->algorithm->run(op);

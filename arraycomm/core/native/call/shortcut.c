@@ -314,6 +314,8 @@ static PyObject *into_other(struct trip *t, const struct view *view, PyObject *o
     t->call.out = to.data;
     t->owners[1] = to.owner;
     PyObject *result = shortcut_fits(t, view, &to) ? shortcut_answer(t, WORK_GIVES, out) : declined();
+    if (result == Py_NotImplemented)
+        view_hand_on(&to, out);
     view_close(&to);
     return result;
 }
@@ -365,6 +367,8 @@ static PyObject *with_array(struct trip *t)
     else if (!set_layout(t, &view))
         result = !t->gets ? shortcut_answer(t, WORK_GIVES, Py_None) : !out ? into_new(t, &view)
                : out == t->model ? in_place(t, &view, out) : into_other(t, &view, out);
+    if (result == Py_NotImplemented)
+        view_hand_on(&view, t->model);
     view_close(&view);
     return result;
 }
@@ -443,7 +447,7 @@ PyObject *shortcut_call(PyObject *self, PyObject *const *args, size_t nargsf, Py
             return result;
         Py_DECREF(result);
     }
-    if (!m->function)
-        return declined();
-    return long_way(m->function, args, nargs, names);
+    PyObject *result = m->function ? long_way(m->function, args, nargs, names) : declined();
+    view_forget();
+    return result;
 }

@@ -426,9 +426,43 @@ static int view_open_as(struct view *view, PyObject *object, struct view_type ty
     return rc;
 }
 
+/* ---- what is handed on: the input and the output of one call ---- */
+
+static _Thread_local struct { PyObject *object; struct view view; } handed[2];
+
+void view_hand_on(struct view *view, PyObject *object)
+{
+    int place = handed[0].object ? 1 : 0;
+    if (!view->owner || !PyCapsule_CheckExact(view->owner) || handed[place].object)
+        return; /* a view of another kind may point into itself */
+    handed[place].object = object;
+    handed[place].view = *view;
+    view->owner = NULL;
+}
+
+static bool view_take_handed(struct view *view, PyObject *object)
+{
+    for (int i = 0; i < 2; i++)
+        if (handed[i].object == object) {
+            *view = handed[i].view;
+            handed[i].object = NULL;
+            return true;
+        }
+    return false;
+}
+
+void view_forget(void)
+{
+    for (int i = 0; i < 2; i++)
+        if (handed[i].object) {
+            handed[i].object = NULL;
+            view_close(&handed[i].view);
+        }
+}
+
 int view_open(struct view *view, PyObject *object)
 {
-    return view_open_as(view, object, *view_type(object));
+    return view_take_handed(view, object) ? 0 : view_open_as(view, object, *view_type(object));
 }
 
 int view_open_host(struct view *view, PyObject *object)
