@@ -34,7 +34,7 @@ def test_all_operations_are_right(tmp_path, transport):
                "--json", str(path), "--csv", str(tmp_path / "out.csv"), *_BRIEF)
     assert done.returncode == 0, done.stderr
     assert "# Out of bounds values : 0 OK" in done.stdout
-    assert done.stdout.count("# Collective test starting:") == 10
+    assert done.stdout.count("# Collective test starting:") == 12
     document = json.loads(path.read_text())
     assert document["out_of_bounds"] == {"count": 0, "okay": True}
     where = {"ranks": "3", "transport": {"shm": "shared memory", "tcp": "TCP on one host"}[transport],
