@@ -2,8 +2,8 @@
  * acomm_entries and of its group to arraycomm._engine.Shortcut(), and so has the fast path of Group's methods, Work, handles for
  * compiled programs and the flight recorder. Codes, kinds, types and acomm_call are arraycomm.h's; a row of operations.def says what
  * a kind means. Plain C declarations only. */
-#ifndef ARRAYCOMM_BACKEND_H
-#define ARRAYCOMM_BACKEND_H
+#ifndef ACOMM_BACKEND_H
+#define ACOMM_BACKEND_H
 #include "arraycomm.h"
 
 typedef struct acomm_group acomm_group;

@@ -8,6 +8,7 @@
 #include "check.h"
 #include "../../backends/mpi/engine/link_mpi.c"
 #include "../../backends/mpi/engine/mpi_fabric.c"
+#include "../../backends/mpi/engine/mpi_open.c"
 
 /* ---- the stand-in: the communicator is the rank that calls ---- */
 

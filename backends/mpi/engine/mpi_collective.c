@@ -135,7 +135,7 @@ static struct mpi_group *own_new(const struct acomm_group *g)
                             .tag = (int)(g->id % TAGS), .counts = malloc(4 * (size_t)g->size * sizeof *m->counts)};
     if (m->counts)
         memcpy(m->counts, g->members, (size_t)g->size * sizeof *m->counts);
-    if (m->counts && !fabric_thread(comm_thread, m))
+    if (m->counts)
         return m;
     own_free(m);
     return NULL;
@@ -146,27 +146,49 @@ static int out_of_memory(struct acomm_op *op)
     return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
 }
 
-/* Whether every rank has its communicator is compared over the links: a rank may have one, and another an error. */
+/* Whether all ranks say yes, compared over the links. 0, or the group's failure. */
+static int all_say(struct acomm_op *op, bool yes, bool *all)
+{
+    int32_t mine = yes, smallest = 0;
+    struct acomm_op part = part_of(op, op->team, ACOMM_ALL_REDUCE, &mine, &smallest, 1);
+    part.dtype = ACOMM_INT32;
+    part.redop = ACOMM_MIN;
+    part.width = sizeof mine;
+    part.algorithm = op->algorithm;
+    int rc = part_run_by(op, &part, all_reduce_bruck);
+    *all = smallest;
+    return rc;
+}
+
+/* Not begun where a rank knows of a death: Open MPI's call would end with an error on some ranks and never on others. A rank may
+ * have its communicator, and another an error, all the same. */
 static int comm_open(struct acomm_op *op)
 {
     struct acomm_group *g = op->group;
     struct mpi_group *m = g->fabric_own;
     if (m)
         return m->none ? FABRIC_CANNOT : 0;
-    if (!(m = own_new(g)))
-        return out_of_memory(op);
-    g->fabric_own = m;
-    int rc = wait_until(op, m, comm_made);
+    bool all;
+    int rc = all_say(op, acomm_node_failed(g->node) < 0, &all);
     if (rc)
         return rc;
-    int32_t mine = m->code == 0, all;
-    struct acomm_op part = part_of(op, op->team, ACOMM_ALL_REDUCE, &mine, &all, 1);
-    part.dtype = ACOMM_INT32;
-    part.redop = ACOMM_MIN;
-    part.width = sizeof mine;
-    part.algorithm = op->algorithm;
-    m->none = !mine;
-    rc = part_run_by(op, &part, all_reduce_bruck);
+    if (!(m = own_new(g)))
+        return out_of_memory(op);
+    if (all && fabric_thread(comm_thread, m)) {
+        own_free(m);
+        return out_of_memory(op);
+    }
+    g->fabric_own = m;
+    if (!all) {
+        m->none = true;
+        m->made = true;
+        return FABRIC_CANNOT;
+    }
+    rc = wait_until(op, m, comm_made);
+    if (rc)
+        return rc;
+    m->none = m->code != 0;
+    rc = all_say(op, !m->none, &all);
     if (rc)
         return rc;
     m->none = !all;

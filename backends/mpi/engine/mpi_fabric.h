@@ -28,6 +28,8 @@ int fabric_tag(struct mpi_fabric *fabric, int rank);
 /* Calls acomm_mpi_end()'s first half when the program itself finalises MPI. A code of the library. */
 int fabric_watch_end(acomm_mpi *mpi);
 
+/* The thread that carries on looks after this one too. 0 or a code. */
+int fabric_begin(struct mpi_fabric *fabric);
 /* A thread that nobody waits for; signals are for the caller's. 0 or ACOMM_RESOURCE. */
 int fabric_thread(void *(*run)(void *), void *with);
 
