@@ -102,7 +102,7 @@ static int round_and_round(acomm_group *g, int rank, int n)
     int wrong = 0;
     unsigned seed = 7;
     int32_t *x = malloc(9000 * (MAX_RANKS + 1) * sizeof *x);
-    for (int turn = 0; turn < 600; turn++) {
+    for (int turn = 0; turn < 200; turn++) {
         unsigned draw = (unsigned)rand_r(&seed); /* the same on all ranks */
         uint64_t count = counts[draw / 16 % 10];
         int root = turn / 50 % 2 ? (int)(draw / 512) % n : turn / 100 % n, what = (int)(draw % 16);

@@ -55,7 +55,7 @@ def run(built: Path, folder: Path, *arguments: str, limit: float = LIMIT) -> Non
 def test_conformance_without_reports(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     every = pytestconfig.getoption("--sanitize-all")
     run(build(tmp_path / "built"), tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "conformance"),
-        *([] if every else ["-k", SLICE]), limit=LIMIT * (20 if every else 1))
+        "--all-sizes", *([] if every else ["-k", SLICE]), limit=LIMIT * (20 if every else 1))
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
