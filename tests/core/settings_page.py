@@ -9,10 +9,9 @@ from arraycomm.core.base.settings import TABLE
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 _HEAD = """# Settings
 
-All are environment variables. `arraycomm-info` prints them with the values that are in force and where these come from. Where
-ranks must say the same, the error names the setting, two ranks and their values, and comes on all ranks. Numbers and
-switches that cannot be are refused by `init()`, whether they are needed or not; a variable ARRAYCOMM_... that stands in no row is
-named in a warning of rank 0.
+Settings are environment variables. `arraycomm-info` prints them with their current values and the source of each. If ranks
+differ in a setting that must be equal, all ranks get an error that names the setting, two ranks and their values. `init()`
+refuses invalid numbers and switches, even unused ones; rank 0 warns of variables ARRAYCOMM_... that are not in this table.
 
 | variable | default | meaning | ranks |
 |---|---|---|---|

@@ -36,53 +36,54 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_TRANSPORT", "auto", "shm, tcp or auto (shared memory inside a host, TCP between hosts)", ranks=EQUAL),
         Setting("ARRAYCOMM_TUNING", "", "a selection file that `arraycomm-bench tune` wrote, equal on all ranks; read by init()",
                 ranks=EQUAL),
-        Setting("ARRAYCOMM_ALGORITHM", "", "overrides it and the engine's table: all_reduce=whole:4096,barrier=shared",
+        Setting("ARRAYCOMM_ALGORITHM", "", "overrides that file and the engine's table: all_reduce=whole:4096,barrier=shared",
                 ranks=EQUAL),
-        Setting("ARRAYCOMM_PIECE_BYTES", "0", "size of a shared-memory staging piece, a power of two (what is none is rounded "
-                "down), up to 1073741824; 0 chooses", ranks=EQUAL, most=1 << 30),
+        Setting("ARRAYCOMM_PIECE_BYTES", "0", "size of a shared-memory staging piece, a power of two (other sizes are rounded "
+                "down), up to 1073741824; 0: automatic", ranks=EQUAL, most=1 << 30),
         Setting("ARRAYCOMM_SOCKET_IFNAME", "", "interfaces: eth0,eth1, a prefix, =exact names or ^excluded ones",
                 ("GLOO_SOCKET_IFNAME",)),
         Setting("ARRAYCOMM_SOCKET_CONNECTIONS", "0", "TCP connections per pair of ranks, up to 64; 0: one per interface",
-                ranks="the most that any says counts", most=CONNECTIONS),
+                ranks="the largest value of all ranks counts", most=CONNECTIONS),
         Setting("ARRAYCOMM_PORT_RANGE", "", "first-last: every listening socket takes its port from here"),
-        Setting("ARRAYCOMM_HOSTID", "", "overrides how ranks on one host recognise each other", ranks="equal on a host"),
-        Setting("ARRAYCOMM_CHECK", "1", "0 turns the comparison of operations between ranks off", ranks=EQUAL,
+        Setting("ARRAYCOMM_HOSTID", "", "replaces the machine's identity in the test whether ranks are on one host",
+                ranks="equal on a host"),
+        Setting("ARRAYCOMM_CHECK", "1", "0: the ranks do not compare their operations", ranks=EQUAL,
                 flag=True),
         Setting("ARRAYCOMM_TIMEOUT", "1800", "default timeout of operations, seconds", least=_SHORTEST),
-        Setting("ARRAYCOMM_WAIT_NOTICE", "10", "seconds that a call waits for other ranks before a line in the log names them, "
+        Setting("ARRAYCOMM_WAIT_NOTICE", "10", "seconds of waiting for other ranks before a line in the log names them, "
                 "and again after six times as long; 0: never", most=_LONGEST),
         Setting("ARRAYCOMM_HEARTBEAT", "1", "seconds between heartbeats of the control connections", ranks=EQUAL, least=_SHORTEST,
                 most=_LONGEST),
         Setting("ARRAYCOMM_SILENCE", "5", "seconds of silence after which a peer counts as lost", ranks=EQUAL, least=_SHORTEST,
                 most=_LONGEST),
         Setting("ARRAYCOMM_SECRET", "", "the job's secret, 64 hex digits or a text of 16 bytes or more",
-                ranks="one secret: a rank with another is not let in"),
+                ranks="one secret: a rank with another is refused"),
         Setting("ARRAYCOMM_SECRET_FILE", "", "a file (mode 0600) that holds the job's secret", ranks="as above"),
         Setting("ARRAYCOMM_SECRET_FD", "", "an inherited descriptor to read the secret from; set by our launcher",
                 ranks="as above"),
-        Setting("ARRAYCOMM_INSECURE", "0", "1 accepts to run without a secret on addresses other than loopback", flag=True),
-        Setting("ARRAYCOMM_ALLOW_PICKLE", "0", "1 lets object collectives of arraycomm.distributed pickle: set it on all ranks "
-                "or on none, and only where every rank may run code in every other",
-                ranks="equal; compared by the calls that it is for", flag=True),
-        Setting("ARRAYCOMM_TRACE", "", "a folder: ranks write their operations there; `python -m arraycomm.trace` merges them",
+        Setting("ARRAYCOMM_INSECURE", "0", "1: run without a secret on addresses other than loopback too", flag=True),
+        Setting("ARRAYCOMM_ALLOW_PICKLE", "0", "1: object collectives of arraycomm.distributed may pickle; set it on all ranks "
+                "or on none, and only if every rank may run code in every other",
+                ranks="equal; compared by object collectives", flag=True),
+        Setting("ARRAYCOMM_TRACE", "", "a folder to which ranks write their operations; `python -m arraycomm.trace` merges them",
                 ranks="set on all, to any folder, or on none; compared when a world is opened"),
         Setting("ARRAYCOMM_STORE", "", "launcher@ADDRESS:PORT: the launcher serves the store there; set by our launcher",
                 ranks="equal"),
-        Setting("ARRAYCOMM_TORCH_STORE", "0", "1: the launchers' store and arraycomm.distributed's speak torch's wire, which "
-                "knows no secret, between hosts too", flag=True),
-        Setting("ARRAYCOMM_TORCH_AS", "", "gloo: what asks torch.distributed for gloo gets arraycomm, see docs/torch.md; set by "
-                "arraycomm-run --as-gloo", ranks="set on all or on none"),
-        Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is looked for, see docs/mpi.md",
+        Setting("ARRAYCOMM_TORCH_STORE", "0", "1: the stores of the launchers and of arraycomm.distributed speak torch's "
+                "protocol, which has no secret, between hosts too", flag=True),
+        Setting("ARRAYCOMM_TORCH_AS", "", "gloo: requests of torch.distributed for gloo get arraycomm, see docs/torch.md; set "
+                "by arraycomm-run --as-gloo", ranks="set on all or on none"),
+        Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is searched for, see docs/mpi.md",
                 ranks="the same library"),
-        Setting("ARRAYCOMM_NCCL_LIBRARY", "", "path of libnccl.so.2; otherwise one that is loaded, a package's or the system's"),
+        Setting("ARRAYCOMM_NCCL_LIBRARY", "", "path of libnccl.so.2; else the loaded one, a package's or the system's"),
         Setting("ARRAYCOMM_NCCL_SYMMETRIC", "0", "1: group.empty() registers memory on GPUs with NCCL, which does not compare "
-                "how ranks use it, see docs/gpu.md", ranks="on where all ranks have it on", flag=True),
-        Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one",
-                ranks="equal; compared where ranks meet, but for ranks over MPI on several hosts"),
+                "how ranks use it, see docs/gpu.md", ranks="on if all ranks have it on", flag=True),
+        Setting("ARRAYCOMM_BACKEND", "", "the backend, if init() names none",
+                ranks="equal; compared at the rendezvous, except for ranks over MPI on several hosts"),
         Setting("ARRAYCOMM_JAX", "0", "1: JAX's own collectives between processes on CPUs run over arraycomm, see docs/jax.md; "
                 "set by `arraycomm-run --jax`", ranks="equal", flag=True),
-        Setting("ARRAYCOMM_CUDA_IPC", "1", "0: ranks of a host do not copy from each other's GPUs; all arrays there are staged",
-                ranks="on where all ranks of a host have it on", flag=True),
+        Setting("ARRAYCOMM_CUDA_IPC", "1", "0: ranks of a host do not copy from each other's GPUs; all their arrays are staged",
+                ranks="on if all ranks of a host have it on", flag=True),
         Setting("ARRAYCOMM_CUDART_LIBRARY", "", "path of libcudart.so, for arrays on GPUs; empty: it is searched for"),
     )
 }
