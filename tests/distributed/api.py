@@ -230,14 +230,16 @@ def stale(found: list[Row]) -> list[str]:
 
 HEAD = """# {package} beside {theirs}
 
-Made by `python -m tests.distributed.api`, which compares the package with the names, parameters, defaults, members and bases
-of {of}. A test keeps this table up to date and every difference explained.
+`python -m tests.distributed.api` writes this page. It compares the package with the names, parameters, defaults, members and
+bases of {of}. A test keeps the table up to date and checks that every difference has a reason.
 
-"same" means: present, with the same parameters in the same order, the same defaults, the same members; where torch does not
-tell the parameters (most methods of its C++ classes), present. *Documented* names have an entry in torch's public
-documentation; the others are what programs use all the same.
+| names | the same | different on purpose, with the reason |
+|---|---|---|
+| {count} | {same} | {different} |
 
-{count} names, {same} the same; {different} differ on purpose, with the reason.
+"same" means: present, with the same parameters in the same order, the same defaults, the same members. If torch does not document
+the parameters (most methods of its C++ classes), "same" means present. *Documented* names have an entry in torch's public
+documentation; programs use the others too.
 """
 
 

@@ -10,14 +10,14 @@ _DDP = "belongs to DistributedDataParallel's C++ reducer; average gradients by a
 REASONS: dict[str, str] = {
     "BuiltinCommHookType": _DDP,
     "Logger": _DDP,
-    "ProcessGroupGloo": "the C++ class of torch's gloo backend, which is not what answers here; ask get_backend(group)",
+    "ProcessGroupGloo": "the C++ class of torch's gloo backend, which is not used here; ask get_backend(group)",
     "Reducer": _DDP,
 }
 
 ENVIRONMENT: dict[str, str] = {
     "TORCH_CPP_LOG_LEVEL": "sets the level of Python's logger \"arraycomm\" (docs/distributed.md, Debugging)",
-    "TORCH_GLOO_LAZY_INIT": "changes nothing: connections are always made when they are first needed",
+    "TORCH_GLOO_LAZY_INIT": "no effect: connections are always made when they are first needed",
     "TORCH_SHOW_CPP_STACKTRACES": "the stacks are Python's",
-    "USE_LIBUV": "only told by TCPStore.libuvBackend: there is one server, in C, for as many clients as descriptors allow",
-    "NCCL_SOCKET_IFNAME": "for the library of NCCL itself, which reads it",
+    "USE_LIBUV": "only reported by TCPStore.libuvBackend: there is one server, in C, for as many clients as descriptors allow",
+    "NCCL_SOCKET_IFNAME": "read by the NCCL library itself",
 }
