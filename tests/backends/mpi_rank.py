@@ -204,6 +204,23 @@ def facade(group: arraycomm.Group) -> None:
     dist.destroy_process_group()
 
 
+def windows(group: arraycomm.Group) -> None:
+    """Each rank writes into the next one's array, adds to rank 0's, and reads the one before."""
+    import arraycomm.distributed as dist
+
+    dist.init_process_group("mpi")
+    whole, rank, size = dist.group.WORLD, group.rank, group.size
+    own, read = np.zeros(4), np.zeros(1)
+    window = whole.new_window(own)
+    window.put(np.full(2, rank + 1.0), (rank + 1) % size)
+    window.accumulate(np.ones(1), 0, 3)
+    window.fence()
+    window.get(read, (rank - 1) % size, 1)
+    say(group, f"window {own.tolist()} {read.tolist()}")
+    window.tensor_deregister()
+    dist.destroy_process_group()
+
+
 def deviates(group: arraycomm.Group) -> None:
     """One rank does something else among many calls: all hear of it. Nobody does: all is right."""
     chance = random.Random(1)
@@ -317,7 +334,8 @@ def hosts(group: arraycomm.Group) -> None:
 
 CASES = {"late": late, "leaves": leaves, "closes": closes, "aborts": aborts, "aborts receives": aborts_receives, "killed": killed,
          "wrapped": wrapped, "facade": facade, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks,
-         "deviates": deviates, "frees": frees, "differs": differs, "in flight": in_flight, "many": many, "hosts": hosts}
+         "deviates": deviates, "frees": frees, "differs": differs, "in flight": in_flight, "many": many, "hosts": hosts,
+         "windows": windows}
 
 
 def main(case: str, *hosted: str) -> None:

@@ -168,6 +168,15 @@ def test_neighbours(library: str, case: str) -> None:
         assert case == "facade" or [line.split()[0] for line in found[1:]] == ["TypeError", "ValueError"], printed
 
 
+@pytest.mark.parametrize("hosted", [(), ("1",)])
+def test_windows(hosted: tuple[str, ...]) -> None:
+    """In memory that the ranks share, and by MPI's messages."""
+    printed = run("mpich", 3, PROGRAM, "windows", *hosted)
+    for rank in range(3):
+        put, read = float((rank - 1) % 3 + 1), float((rank - 2) % 3 + 1)
+        assert lines(printed, rank) == [f"window {[put, put, 0.0, 3.0 * (rank == 0)]} {[read]}"], printed
+
+
 @pytest.mark.parametrize("library", ["openmpi", "mpich"])
 def test_order_of_beginning_and_end(library: str) -> None:
     """Who began MPI ends it; who ends it earlier than groups are closed leaves them closed."""

@@ -174,7 +174,7 @@ class ProcessGroup(Operations, Hooked, Members):
     @property
     def supports_window(self) -> bool:
         """Whether new_window() can be called: where the engine of this package carries the operations."""
-        return bool(self.core.backend == "socket")
+        return self.core.backend in ("socket", "mpi")
 
     def new_window(self, tensor: Any = None) -> Window:
         """A Window, with the tensor if one is given; all ranks call it. RuntimeError where supports_window is False."""
