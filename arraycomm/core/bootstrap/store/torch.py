@@ -8,22 +8,22 @@ Little-endian; a request is one byte, then keys and values as u64 length and byt
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
 
-from ...base.errors import DistNetworkError, DistStoreError, QueueEmptyError
+from ...base.errors import DistNetworkError, DistStoreError
 from ...base.log import log
 from ..address import means_loopback, resolve
-from .base import Store, barrier_timeout, seconds_of, wait_timeout
+from .base import barrier_timeout, seconds_of
 from .connections import GRACE, Connections, grace
-from .request import key_bytes, key_list, value_bytes
+from .request import RequestStore, key_bytes
 from .server import keep_alive
-from .table import MAX_FRAME
+from .table import MAX_FRAME, Op
 
 MAGIC = 0x3C85F7CE
 _READY, _CANCELLED = 0, 1
@@ -52,13 +52,6 @@ class Request(enum.IntEnum):
     BARRIER = 18
 
 
-_T = TypeVar("_T")
-
-
-def _nothing(_: socket.socket) -> Any:
-    """SET, APPEND, MULTI_SET and QUEUE_PUSH are not answered."""
-
-
 def _exactly(sock: socket.socket, size: int) -> bytes:
     data = sock.recv(size, socket.MSG_WAITALL) if size else b""
     buffer = bytearray(data)
@@ -81,28 +74,49 @@ def _bytes(sock: socket.socket) -> bytes:
     return _exactly(sock, size)
 
 
-def _optional(sock: socket.socket) -> list[bytes]:
-    return [_bytes(sock)] if _number(sock) else []
+# By Op: what the request is here, its strings in turn (k: key, v: value, n: number), and its answer (N: number, 1: a value, K: as
+# many as there are strings, *: a number of them, ?: one unless a number is 0, R: whether all keys are there)
+_REQUESTS = {
+    Op.SET: (Request.SET, "kv", ""),
+    Op.GET: (Request.MULTI_GET, "k", "K"),
+    Op.ADD: (Request.ADD, "kn", "N"),
+    Op.COMPARE_SET: (Request.COMPARE_SET, "kvv", "1"),
+    Op.APPEND: (Request.APPEND, "kv", ""),
+    Op.DELETE: (Request.DELETE, "k", "N"),
+    Op.CHECK: (Request.CHECK, "k", "R"),
+    Op.NUM_KEYS: (Request.NUM_KEYS, "", "N"),
+    Op.LIST_KEYS: (Request.LIST_KEYS, "", "*"),
+    Op.PUSH: (Request.QUEUE_PUSH, "kv", ""),
+    Op.POP: (Request.QUEUE_POP, "k", "?"),
+    Op.QUEUE_LEN: (Request.QUEUE_LEN, "k", "N"),
+}
+_COUNTED = (Request.CHECK, Request.WAIT, Request.MULTI_GET, Request.MULTI_SET)  # how many there are comes first
 
 
 def _blob(data: bytes) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def _key(key: str) -> bytes:
-    return _blob(b"/" + key_bytes(key))
+_FIELDS: dict[str, Callable[[bytes], bytes]] = {
+    "k": lambda key: _blob(b"/" + key), "v": _blob, "n": lambda text: struct.pack("<q", int(text)),
+}
 
 
-def _many(keys: Sequence[str]) -> bytes:
-    return struct.pack("<Q", len(keys)) + b"".join(map(_key, keys))
+def _encode(request: Request, kinds: str, strings: Sequence[bytes]) -> bytes:
+    count = struct.pack("<Q", len(strings) // len(kinds)) if request in _COUNTED else b""
+    fields = (_FIELDS[kind](string) for kind, string in zip(itertools.cycle(kinds), strings, strict=False))
+    return b"".join((bytes([request]), count, *fields))
 
 
-def _is_number(text: bytes) -> bool:
-    try:
-        int(text)
-    except ValueError:
-        return False
-    return True
+def _answer(sock: socket.socket, kind: str, strings: int) -> list[bytes]:
+    """As a Table gives it."""
+    if kind == "N":
+        return [b"%d" % _number(sock)]
+    if kind == "R":
+        return [b"%d" % (_exactly(sock, 1)[0] == _READY)]
+    counts = {"": 0, "1": 1, "K": strings}
+    count = counts[kind] if kind in counts else _number(sock)
+    return [_bytes(sock) for _ in range(min(count, 1) if kind == "?" else count)]
 
 
 def opener(host: str, port: int, seconds: float) -> Callable[[], socket.socket]:
@@ -134,7 +148,7 @@ def _greet(sock: socket.socket) -> socket.socket:
     return sock
 
 
-class TorchStore(Store):
+class TorchStore(RequestStore):
     """Joins the store that a torch.distributed.TCPStore server (torchrun's agent) serves at `host` and `port`.
 
     Raises DistNetworkError when nobody serves it within `timeout`, DistStoreError when it is lost. Threads may share
@@ -153,115 +167,62 @@ class TorchStore(Store):
         try:
             self._connections.wait_for_server(self.timeout.total_seconds())
             if counts:
-                self._ask(Request.ADD, _blob(b"init/"), struct.pack("<q", 1), read=_number)
+                self._ask(_encode(Request.ADD, "vn", (b"init/", b"1")), "N")
         except BaseException:
             self.close()
             raise
 
-    def set(self, key: str, value: str | bytes) -> None:
-        self._ask(Request.SET, _key(key), _blob(value_bytes(value)))
-
-    def get(self, key: str) -> bytes:
-        return self.multi_get([key])[0]
-
-    def add(self, key: str, amount: int) -> int:
-        if not isinstance(amount, int):
-            raise TypeError(f"add needs an int, got {type(amount).__name__}")
-        try:
-            return int(self._ask(Request.ADD, _key(key), struct.pack("<q", amount), read=_number))
-        except DistStoreError:
-            # torch's server hangs up on a value that is no number.
-            if self.check([key]) and not _is_number(self.get(key)):
-                raise ValueError(f"cannot add to key {key!r}: its value is not a decimal number") from None
-            raise
-
-    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        return self._ask(Request.COMPARE_SET, _key(key), _blob(value_bytes(expected)), _blob(value_bytes(desired)),
-                         read=_bytes)
-
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        seconds = seconds_of(self.timeout if timeout is None else timeout)
-        keys = list(key_list(keys))
-        if not keys:
-            return  # torch's server would never answer
-        with self._connections.use() as sock:
-            if self._wait(sock, bytes([Request.WAIT]) + _many(keys), seconds):
-                return
-        raise wait_timeout(keys, seconds, self._where())
-
     def _where(self) -> str:
         return f"torch store at {self.host} port {self.port}"
 
-    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
-        seconds = seconds_of(self.timeout if timeout is None else timeout)
-        with self._connections.use() as sock:
-            if self._wait(sock, bytes([Request.BARRIER]) + _key(key) + struct.pack("<q", world_size), seconds):
-                return
-        raise barrier_timeout(key, world_size, seconds)
-
-    def _wait(self, sock: socket.socket, request: bytes, seconds: float) -> bool:
-        """Whether what it waits for came. A wait that is given up is answered too, once or twice."""
-        sock.sendall(request)
-        sock.settimeout(min(seconds, _LONGEST) or 0.001)
-        try:
-            return _exactly(sock, 1)[0] == _READY
-        except TimeoutError:
-            sock.settimeout(GRACE)
-            sock.sendall(bytes([Request.CANCEL_WAIT]))
-        answer = _exactly(sock, 1)[0]
-        if answer == _READY:  # it came after all, while we gave up
-            answer = _exactly(sock, 1)[0]
-            if answer == _CANCELLED:
-                return True
-        if answer != _CANCELLED:
-            raise ValueError(f"answer {answer} to a cancelled wait")
-        return False
-
-    def check(self, keys: Sequence[str]) -> bool:
-        return not keys or self._ask(Request.CHECK, _many(key_list(keys)), read=lambda s: _exactly(s, 1))[0] == _READY
-
-    def delete_key(self, key: str) -> bool:
-        return bool(self._ask(Request.DELETE, _key(key), read=_number))
-
-    def num_keys(self) -> int:
-        return self._ask(Request.NUM_KEYS, read=_number)
-
-    def append(self, key: str, value: str | bytes) -> None:
-        self._ask(Request.APPEND, _key(key), _blob(value_bytes(value)))
-
-    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        keys = list(key_list(keys))
-        if not keys:
+    def _call(self, op: int, args: Sequence[bytes], timeout: float) -> list[bytes]:
+        end = time.monotonic() + timeout
+        if not args and op in (Op.GET, Op.WAIT, Op.CHECK):  # torch's server would never answer
+            return [b"1"] if op == Op.CHECK else []
+        if op in (Op.GET, Op.WAIT):
+            self._wait(_encode(Request.WAIT, "k", args), timeout)
+        if op == Op.WAIT:
             return []
-        self.wait(keys)
-        return self._ask(Request.MULTI_GET, _many(keys), read=lambda sock: [_bytes(sock) for _ in keys])
+        request, kinds, kind = _REQUESTS[op]
+        encoded = _encode(Request.MULTI_SET if op == Op.SET and len(args) != len(kinds) else request, kinds, args)
+        answer = self._ask(encoded, kind, len(args))
+        while op == Op.POP and not answer:
+            if time.monotonic() >= end:
+                raise TimeoutError
+            self._wait(_encode(Request.WAIT, "k", args), end - time.monotonic())
+            answer = self._ask(encoded, kind)
+        return answer
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        if len(key_list(keys)) != len(values):
-            raise DistStoreError(f"multi_set needs as many values as keys, got {len(keys)} keys and {len(values)}")
-        pairs = [_key(key) + _blob(value_bytes(value)) for key, value in zip(keys, values, strict=True)]
-        self._ask(Request.MULTI_SET, struct.pack("<Q", len(pairs)), *pairs)
+    def _ask(self, request: bytes, kind: str, strings: int = 0) -> list[bytes]:
+        with self._connections.use() as sock:
+            sock.settimeout(GRACE)
+            sock.sendall(request)
+            return _answer(sock, kind, strings)
 
-    def queue_push(self, key: str, value: str | bytes) -> None:
-        self._ask(Request.QUEUE_PUSH, _key(key), _blob(value_bytes(value)))
+    def _wait(self, request: bytes, seconds: float) -> None:
+        with self._connections.use() as sock:
+            came = _came(sock, request, seconds)
+        if not came:
+            raise TimeoutError
 
-    def queue_pop(self, key: str, block: bool = True) -> bytes:
-        end = time.monotonic() + self.timeout.total_seconds()
-        while True:
-            if block:
-                self.wait([key], timedelta(seconds=max(end - time.monotonic(), 0.0)))
-            values = self._ask(Request.QUEUE_POP, _key(key), read=_optional)
-            if values:
-                return values[0]
-            if not block:
-                raise QueueEmptyError(f"queue {key!r} is empty")
-
-    def queue_len(self, key: str) -> int:
-        return self._ask(Request.QUEUE_LEN, _key(key), read=_number)
+    def add(self, key: str, amount: int) -> int:
+        try:
+            return super().add(key, amount)
+        except DistStoreError:
+            # torch's server hangs up on a value that is no number.
+            if self.check([key]) and not self.get(key).lstrip(b"-").isdigit():
+                raise ValueError(f"cannot add to key {key!r}: its value is not a decimal number") from None
+            raise
 
     def list_keys(self) -> list[str]:
-        names = self._ask(Request.LIST_KEYS, read=lambda sock: [_bytes(sock) for _ in range(_number(sock))])
-        return [name[1:].decode() for name in names if name.startswith(b"/")]
+        return [key[1:] for key in super().list_keys() if key.startswith("/")]
+
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        seconds = seconds_of(self.timeout if timeout is None else timeout)
+        try:
+            self._wait(_encode(Request.BARRIER, "kn", (key_bytes(key), b"%d" % world_size)), seconds)
+        except TimeoutError:
+            raise barrier_timeout(key, world_size, seconds) from None
 
     def clone(self) -> TorchStore:
         return TorchStore(self.host, self.port, self.timeout)
@@ -269,8 +230,21 @@ class TorchStore(Store):
     def close(self) -> None:
         self._connections.close()
 
-    def _ask(self, request: int, *parts: bytes, read: Callable[[socket.socket], _T] = _nothing) -> _T:
-        with self._connections.use() as sock:
-            sock.settimeout(GRACE)
-            sock.sendall(b"".join((bytes([request]), *parts)))
-            return read(sock)
+
+def _came(sock: socket.socket, request: bytes, seconds: float) -> bool:
+    """Whether what it waits for came. A wait that is given up is answered too, once or twice."""
+    sock.sendall(request)
+    sock.settimeout(min(max(seconds, 0.001), _LONGEST))
+    try:
+        return _exactly(sock, 1)[0] == _READY
+    except TimeoutError:
+        sock.settimeout(GRACE)
+        sock.sendall(bytes([Request.CANCEL_WAIT]))
+    answer = _exactly(sock, 1)[0]
+    if answer == _READY:  # it came after all, while we gave up
+        answer = _exactly(sock, 1)[0]
+        if answer == _CANCELLED:
+            return True
+    if answer != _CANCELLED:
+        raise ValueError(f"answer {answer} to a cancelled wait")
+    return False
