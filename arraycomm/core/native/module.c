@@ -5,12 +5,11 @@
 /* cffi's own init function, renamed by cffi_build. */
 PyObject *engine_cffi_init(void);
 
-#define FAST(function) (PyCFunction)(void (*)(void))(function)
-void native_dealloc(PyObject *self, inquiry clear)
+void native_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    clear(self);
+    ((inquiry)PyType_GetSlot(type, Py_tp_clear))(self);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -31,21 +30,18 @@ static PyMethodDef functions[] = {
     {"allocate", FAST(buffer_allocate_shape), METH_FASTCALL, "allocate(shape, dtype) -> Buffer in memory of its own"},
     {"adopt", buffer_adopt, METH_VARARGS, "adopt(shape, dtype, address, release, context) -> Buffer over memory that exists"},
     {"give_back", later_give_back, METH_NOARGS, "give_back(): waits until memory of devices that nobody needs is free"},
-    {"wrap", FAST(wrap_array), METH_FASTCALL, "wrap(buffer, template) -> array of the template's library"},
+    {"wrap", FAST(export_wrap), METH_FASTCALL, "wrap(buffer, template) -> array of the template's library"},
     {"overlaps", FAST(buffer_overlaps), METH_FASTCALL, "overlaps(a, b): whether two Buffers share memory"},
     {"interrupted", interrupt_take, METH_NOARGS, "interrupted() -> what a signal handler raised inside the engine, or None"},
     {"interrupting", interrupt_runs, METH_NOARGS, "interrupting() -> whether the caller is a handler of a signal that came inside the engine"},
     {"store_table", store_python_table, METH_NOARGS, "store_table() -> an empty table"},
     {"store_apply", store_python_apply, METH_VARARGS, "store_apply(table, op, strings) -> (code, strings, False), or the missing key"},
     {"store_serve", store_python_serve, METH_NOARGS, "store_serve() -> a server without clients"},
-    {"store_admit", store_python_admit, METH_VARARGS, "store_admit(server, descriptor): serves an admitted client"},
-    {"store_admit_torch", store_python_admit_torch, METH_VARARGS,
-     "store_admit_torch(server, descriptor, world size, complaints): serves a client of torch's kind"},
-    {"store_counts", store_python_counts, METH_O, "store_counts(server) -> (clients, waiting requests)"},
+    {"store_admit", store_python_admit, METH_VARARGS,
+     "store_admit(server, descriptor[, world size, complaints]): serves an admitted client, with the last two one of torch's kind"},
+    {"store_waiting", store_python_waiting, METH_O, "store_waiting(server) -> the number of requests that wait for a key"},
     {"store_end", store_python_end, METH_VARARGS, "store_end(server, linger): ends it; it must not be used any more"},
     {"store_line", store_python_line, METH_VARARGS, "store_line(descriptor, seconds) -> a client's end; with seconds it asks for pipes"},
-    {"store_ask", FAST(store_python_ask), METH_FASTCALL,
-     "store_ask(line, code, keys, milliseconds, grace): store_request of a user's short keys; None where they are anything else"},
     {"store_request", FAST(store_python_request), METH_FASTCALL,
      "store_request(line, code, strings, milliseconds, grace) -> (code, strings, goodbye)"},
     {"store_post", FAST(store_python_post), METH_FASTCALL,

@@ -107,13 +107,10 @@ bool view_packed(const struct view *view);
 /* Copies the view, in C order, to `out`. Releases the GIL when there is much. */
 void pack_copy(const struct view *view, int64_t count, char *out);
 
+/* Whether arrays of this type are NumPy's and have the fields that are read. */
+bool numpy_fields(PyTypeObject *type);
 /* sys.modules[module].attribute, or NULL without an exception. Nothing is imported. */
 PyObject *view_loaded(const char *module, const char *attribute);
-
-/* ---- numpy.c: NumPy's arrays, by their fields ---- */
-/* Whether arrays of this type have them. */
-bool numpy_fields(PyTypeObject *type);
-int numpy_read(struct view *view, PyObject *array);
 
 /* ---- torch.c: what torch's exporters do not show, or not as fast ---- */
 int torch_init(void);
@@ -132,6 +129,10 @@ int refuse(const char *function, PyObject *first, PyObject *second);
 int refuse_dlpack_dtype(PyObject *object, struct dl_dtype dtype);
 /* Forgets the pending exception of what may fail, if there is one; -1 where it stays, as it says nothing of that: Ctrl-C. */
 int refuse_forget(void);
+/* The pending exception, with its traceback, which is pending no more; NULL: there is none. */
+PyObject *refuse_take(void);
+/* Makes it the pending one, and takes the reference; NULL: one is pending already. Always NULL. */
+PyObject *refuse_raise(PyObject *error);
 /* What function(first[, second]) returns. */
 PyObject *refuse_call(const char *function, PyObject *first, PyObject *second);
 
@@ -151,6 +152,8 @@ extern PyTypeObject *buffer_type;
 int buffer_init(PyObject *module);
 /* Takes the reference to shape; owner and memory get references of their own. */
 struct buffer *buffer_new(char *data, int64_t count, int dtype, PyObject *shape, PyObject *owner, struct memory *memory);
+/* Where it lies, unless in the host's memory, which may be written. Gives b, which may be NULL. */
+struct buffer *buffer_place(struct buffer *b, int device_type, int device_index, uint64_t stream, bool readonly, bool fleeting);
 /* A fresh packed buffer of this shape (reference not taken). */
 struct buffer *buffer_allocate(int dtype, int64_t count, PyObject *shape);
 PyObject *buffer_shape(int ndim, const int64_t *shape);
@@ -163,33 +166,32 @@ static inline size_t buffer_bytes(const struct buffer *b)
 }
 
 /* ---- export.c: our memory as other libraries' arrays ---- */
-struct dl_managed *export_managed(struct buffer *b); /* NULL with an exception */
 PyObject *export_dlpack(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *export_device(PyObject *self, PyObject *none);
+PyObject *export_wrap(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
+#define FAST(function) (PyCFunction)(void (*)(void))(function)
 
 /* ---- module.c: what the types have in common ---- */
 /* The type, which is also the module's by its name; NULL with an exception. */
 PyTypeObject *native_type(PyObject *module, PyType_Spec *spec);
-/* The end of an object that takes part in garbage collection, after `clear` has dropped its references. */
-void native_dealloc(PyObject *self, inquiry clear);
+/* The end of an object that takes part in garbage collection and whose type nobody derives from: clears and frees it. */
+void native_dealloc(PyObject *self);
 
-/* ---- resolve.c, wrap.c: the functions that Python sees ---- */
+/* ---- resolve.c: the functions that Python sees ---- */
 PyObject *resolve_in(PyObject *module, PyObject *object);
 PyObject *resolve_out(PyObject *module, PyObject *object);
 PyObject *resolve_writable(PyObject *module, PyObject *object);
 PyObject *resolve_pack(PyObject *module, PyObject *object);
-PyObject *wrap_array(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-
-/* ---- received.c: Received(array, source, tag) ---- */
-/* Takes the reference to the array. */
-PyObject *received_new(PyObject *array, int source, int64_t tag);
 
 /* ---- work.c: the handle that callers get ---- */
-/* What makes a Work's result: a function, wrap_array(make, model), or it is there. */
+/* What makes a Work's result: a function, export_wrap(make, model), or it is there. */
 enum work_makes { WORK_CALLS, WORK_WRAPS, WORK_GIVES };
 int work_init(PyObject *module);
 /* receives: the result is Received(array, source, tag). */
 PyObject *work_new(PyObject *pending, enum work_makes makes, PyObject *make, PyObject *model, bool receives);
+/* Received(array, source, tag). Takes the reference to the array. */
+PyObject *work_received(PyObject *array, int source, int64_t tag);
 
 /* ---- shortcut.c, shortcut_types.c: plain operations in one native call (shortcut.h) ---- */
 int shortcut_init(PyObject *module);
@@ -199,11 +201,9 @@ PyObject *store_python_table(PyObject *module, PyObject *none);
 PyObject *store_python_apply(PyObject *module, PyObject *args);
 PyObject *store_python_serve(PyObject *module, PyObject *none);
 PyObject *store_python_admit(PyObject *module, PyObject *args);
-PyObject *store_python_admit_torch(PyObject *module, PyObject *args);
-PyObject *store_python_counts(PyObject *module, PyObject *capsule);
+PyObject *store_python_waiting(PyObject *module, PyObject *capsule);
 PyObject *store_python_end(PyObject *module, PyObject *args);
 PyObject *store_python_line(PyObject *module, PyObject *args);
-PyObject *store_python_ask(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *store_python_request(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *store_python_post(PyObject *module, PyObject *const *args, Py_ssize_t count);
 

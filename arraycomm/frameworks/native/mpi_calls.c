@@ -48,9 +48,8 @@ int mpi_failed(const char *text)
 
 /* ---- the world and its parts ---- */
 
-MPI_EXPORTED int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided)
+MPI_EXPORTED int MPIABI_Init_thread(int *Py_UNUSED(argc), char ***Py_UNUSED(argv), int Py_UNUSED(required), int *provided)
 {
-    (void)argc, (void)argv, (void)required;
     *provided = MPI_VALUE_THREAD_MULTIPLE;
     return 0;
 }
@@ -77,9 +76,8 @@ MPI_EXPORTED int MPIABI_Get_library_version(char *text, int *length)
     return mpi_give(length, sprintf(text, "arraycomm (docs/jax.md)"));
 }
 
-MPI_EXPORTED int MPIABI_Error_string(int code, char *text, int *length)
+MPI_EXPORTED int MPIABI_Error_string(int Py_UNUSED(code), char *text, int *length)
 {
-    (void)code;
     strcpy(text, mpi_text);
     return mpi_give(length, (int)strlen(text));
 }
@@ -101,14 +99,13 @@ MPI_EXPORTED int MPIABI_Comm_size(struct mpi_comm *comm, int *size)
 }
 
 /* XLA looks at no code of this one: a communicator that cannot be made says why in each of its calls. */
-MPI_EXPORTED int MPIABI_Comm_split(struct mpi_comm *parent, int color, int key, struct mpi_comm **out)
+MPI_EXPORTED int MPIABI_Comm_split(struct mpi_comm *Py_UNUSED(parent), int color, int key, struct mpi_comm **out)
 {
     static const char unknown[] =
         "the members of this communicator are not known: this jaxlib keeps them in another way than those that arraycomm knows "
         "(docs/jax.md names the versions). Use one of these, or jax_cpu_collectives_implementation=gloo";
     struct mpi_comm *comm = calloc(1, sizeof *comm);
     int32_t *devices = malloc(MPI_ROOM * sizeof *devices);
-    (void)parent;
     *out = comm;
     if (!comm || !devices)
         abort(); /* there is no way to say it */
@@ -224,11 +221,11 @@ MPI_EXPORTED int MPIABI_Allreduce(const void *in, void *out, int count, intptr_t
     return mpi_call(comm, count, &call, NULL);
 }
 
-MPI_EXPORTED int MPIABI_Allgather(const void *in, int count, intptr_t type, void *out, int counts, intptr_t types,
-                                  struct mpi_comm *comm)
+/* The second count and type are those of what is given. */
+MPI_EXPORTED int MPIABI_Allgather(const void *in, int count, intptr_t type, void *out, int Py_UNUSED(counts),
+                                  intptr_t Py_UNUSED(types), struct mpi_comm *comm)
 {
     acomm_call call = {.in = in, .out = out, .kind = ACOMM_ALL_GATHER, .dtype = mpi_dtype(type), .root = -1};
-    (void)counts, (void)types; /* as those that are given */
     return mpi_call(comm, count, &call, NULL);
 }
 
@@ -247,11 +244,10 @@ static acomm_call mpi_message(int kind, const void *in, void *out, intptr_t type
 }
 
 MPI_EXPORTED int MPIABI_Sendrecv(const void *in, int count, intptr_t type, int to, int tag, void *out, int count_in,
-                                 intptr_t type_in, int from, int tag_in, struct mpi_comm *comm, void *status)
+                                 intptr_t type_in, int from, int tag_in, struct mpi_comm *comm, void *Py_UNUSED(status))
 {
     acomm_call send = mpi_message(ACOMM_SEND, in, NULL, type, to, tag);
     acomm_call receive = mpi_message(ACOMM_RECV, NULL, out, type_in, from, tag_in);
-    (void)status; /* ignored */
     receive.count = (uint64_t)count_in;
     return mpi_call(comm, count_in < 0 ? count_in : count, &send, &receive);
 }
@@ -302,10 +298,9 @@ MPI_EXPORTED int MPIABI_Irecv(void *data, int count, intptr_t type, int from, in
     return mpi_begin(comm, count, &call, out);
 }
 
-MPI_EXPORTED int MPIABI_Wait(struct mpi_request **out, void *status)
+MPI_EXPORTED int MPIABI_Wait(struct mpi_request **out, void *Py_UNUSED(status))
 {
     struct mpi_request *request = *out;
-    (void)status; /* ignored */
     if (!request->over)
         mpi_move();
     int code = request->code;

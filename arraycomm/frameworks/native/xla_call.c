@@ -110,16 +110,14 @@ int acomm_xla_inside(int64_t number)
 void *acomm_xla_call(void *opaque)
 {
     const struct xla_frame *frame = opaque;
-    if (!xla_frame_executes(frame))
-        return NULL;
-    const int64_t *fields = xla_frame_fields(frame);
-    if (!fields || !handle_find(fields[ACOMM_XLA_GROUP]))
-        return xla_frame_refused(frame);
+    xla_error *failed;
+    const int64_t *fields = xla_frame_fields(frame, &failed);
+    if (!fields)
+        return failed;
     bool keeps = !PyGILState_GetThisThreadState(); /* Python's own threads are none of XLA's */
     atomic_fetch_add(&waiting, keeps);
     if (!atomic_load_explicit(&threads, memory_order_relaxed))
         ask_threads(frame);
-    xla_error *failed = NULL;
     if (xla_call_run(frame, fields))
         failed = xla_frame_failed(frame, xla_explain(fields[ACOMM_XLA_GROUP], fields[ACOMM_XLA_DERIVED]));
     atomic_fetch_sub(&waiting, keeps);

@@ -17,22 +17,11 @@ static unsigned long long address(const struct xla_buffer *buffer)
     return buffer ? (unsigned long long)(uintptr_t)buffer->data : 0;
 }
 
-static PyObject *tuple_of(const int64_t *fields, int count)
-{
-    PyObject *tuple = PyTuple_New(count);
-    for (int i = 0; tuple && i < count; i++) {
-        PyObject *one = PyLong_FromLongLong(fields[i]);
-        if (!one || PyTuple_SetItem(tuple, i, one))
-            Py_CLEAR(tuple);
-    }
-    return tuple;
-}
-
 /* false: it failed; *text: why, to be freed; NULL: no memory. */
 static bool enqueued(const struct xla_frame *frame, const int64_t *fields, const void *stream, char **text)
 {
     PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *tuple = tuple_of(fields, ACOMM_XLA_FIELDS);
+    PyObject *tuple = buffer_shape(ACOMM_XLA_FIELDS, fields);
     PyObject *said = tuple ? PyObject_CallFunction(enqueue, "OKKK", tuple, address(xla_frame_array(&frame->operands)),
                                                    address(xla_frame_array(&frame->results)),
                                                    (unsigned long long)(uintptr_t)stream) : NULL;
@@ -50,13 +39,12 @@ static bool enqueued(const struct xla_frame *frame, const int64_t *fields, const
 void *acomm_xla_enqueue(void *opaque)
 {
     const struct xla_frame *frame = opaque;
-    if (!xla_frame_executes(frame))
-        return NULL;
-    const int64_t *fields = xla_frame_fields(frame);
-    if (!fields || !handle_find(fields[ACOMM_XLA_GROUP]))
-        return xla_frame_refused(frame);
+    xla_error *none;
+    const int64_t *fields = xla_frame_fields(frame, &none);
+    if (!fields)
+        return none;
     struct xla_stream_arguments stream = {.struct_size = sizeof stream, .context = frame->context};
-    xla_error *none = frame->api->get_stream(&stream);
+    none = frame->api->get_stream(&stream);
     if (none)
         return none;
     char *text;

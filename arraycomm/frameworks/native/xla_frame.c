@@ -1,7 +1,8 @@
 /* Reads the arguments, results and attributes of a call of XLA's FFI. */
-#include "xla_frame.h"
-
 #include <stdlib.h>
+
+#include "call/handle.h"
+#include "xla_frame.h"
 
 static xla_error *error(const struct xla_frame *frame, int code, const char *message)
 {
@@ -22,18 +23,27 @@ static bool tells_version(const struct xla_frame *frame)
     return false;
 }
 
-bool xla_frame_executes(const struct xla_frame *frame)
+/* The attribute "call", NULL where it is another version's. */
+static const int64_t *frame_call(const struct xla_attributes *attributes)
 {
-    return !tells_version(frame) && frame->stage == XLA_STAGE_EXECUTE;
-}
-
-const int64_t *xla_frame_fields(const struct xla_frame *frame)
-{
-    const struct xla_attributes *attributes = &frame->attributes;
     if (attributes->size != 1 || attributes->kinds[0] != XLA_ATTRIBUTE_ARRAY)
         return NULL;
     const struct xla_array *array = attributes->values[0];
     return array->type == XLA_TYPE_S64 && array->size == ACOMM_XLA_FIELDS ? array->data : NULL;
+}
+
+const int64_t *xla_frame_fields(const struct xla_frame *frame, xla_error **answer)
+{
+    *answer = NULL;
+    if (tells_version(frame) || frame->stage != XLA_STAGE_EXECUTE)
+        return NULL;
+    const int64_t *fields = frame_call(&frame->attributes);
+    if (fields && handle_find(fields[ACOMM_XLA_GROUP]))
+        return fields;
+    *answer = error(frame, XLA_CODE_INVALID_ARGUMENT,
+                    fields ? "arraycomm: the program's group is none of this process: it was compiled in another one"
+                           : "arraycomm: this program was compiled for another version of it");
+    return NULL;
 }
 
 const struct xla_buffer *xla_frame_array(const struct xla_values *values)
@@ -44,13 +54,6 @@ const struct xla_buffer *xla_frame_array(const struct xla_values *values)
             return buffer;
     }
     return NULL;
-}
-
-xla_error *xla_frame_refused(const struct xla_frame *frame)
-{
-    return error(frame, XLA_CODE_INVALID_ARGUMENT,
-                 xla_frame_fields(frame) ? "arraycomm: the program's group is none of this process: it was compiled in another one"
-                                         : "arraycomm: this program was compiled for another version of it");
 }
 
 xla_error *xla_frame_failed(const struct xla_frame *frame, char *text)

@@ -6,14 +6,11 @@
 #include "acomm_xla.h"
 #include "xla_ffi.h"
 
-/* False where nothing is to be done: XLA asks for the version, which is answered, or is at another stage. */
-bool xla_frame_executes(const struct xla_frame *frame);
-/* The attribute "call", NULL where it is another version's. */
-const int64_t *xla_frame_fields(const struct xla_frame *frame);
+/* What the handler is to carry out. NULL: nothing, and *answer is what it returns: XLA asks for the version, is at another stage, or the
+ * program is none of this process's, which is an error. */
+const int64_t *xla_frame_fields(const struct xla_frame *frame, xla_error **answer);
 /* The first that is no token, or NULL. */
 const struct xla_buffer *xla_frame_array(const struct xla_values *values);
-/* The error of a program that is none of this process's. */
-xla_error *xla_frame_refused(const struct xla_frame *frame);
 /* The error of an operation; takes the text over, NULL: nobody could say it. */
 xla_error *xla_frame_failed(const struct xla_frame *frame, char *text);
 /* In xla_call.c: the text for the last call of this thread that failed, of a group by its handle; to be freed, NULL: none can be made.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from arraycomm._engine import store_ask, store_line, store_post, store_request
+from arraycomm._engine import store_line, store_post, store_request
 
 from ...base.typed import TYPE_CHECKING, Any
 from . import connections
@@ -64,19 +64,6 @@ class Lines(Connections):
             raise
         self._give_back(line)
         return answer[0], answer[1]
-
-    def ask(self, code: int, keys: Sequence[str], milliseconds: int) -> tuple[int, list[bytes]] | None:
-        """The same for keys as the user gave them. None where they are not short ones: then request() does it, or complains."""
-        line: Any = self._take()
-        try:
-            answer = store_ask(line.native, code, keys, milliseconds, GRACE)
-            if answer and answer[2]:
-                self._heard_goodbye(answer[0])
-        except BaseException as error:
-            self._failed(line, error)
-            raise
-        self._give_back(line)
-        return answer and (answer[0], answer[1])
 
     def _heard_goodbye(self, code: int) -> None:
         """With an answer, or instead of it."""

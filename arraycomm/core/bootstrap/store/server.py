@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from arraycomm._engine import store_admit, store_admit_torch, store_counts, store_end, store_serve
+from arraycomm._engine import store_admit, store_end, store_serve, store_waiting
 
 from ...base import kernel
 from ...base.errors import ResourceError
@@ -41,7 +41,7 @@ class StoreServer:
 
     def waiting(self) -> int:
         """The number of requests that wait for a key."""
-        return int(store_counts(self._server)[1])
+        return store_waiting(self._server)
 
     def close(self, linger: float = 0.0) -> None:
         """Lets nobody else in, waits up to `linger` seconds for the clients to leave, then ends all. Idempotent."""
@@ -64,7 +64,7 @@ class StoreServer:
 
     def _admit_torch(self, sock: socket.socket, world_size: int, complaints: int) -> None:
         """As _admit, of a client that speaks the protocol of torch's store."""
-        store_admit_torch(self._server, sock.fileno(), world_size, complaints)
+        store_admit(self._server, sock.fileno(), world_size, complaints)
         sock.detach()
 
 

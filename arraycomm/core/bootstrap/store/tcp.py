@@ -31,10 +31,6 @@ _MAX_MILLISECONDS = 2**32 - 1
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def _milliseconds(seconds: float) -> int:
-    return min(round(seconds * 1000), _MAX_MILLISECONDS) if seconds > 0 else 0
-
-
 class TCPStore(RequestStore):
     """Connects to the store at `host_name` and `port`; `is_master` makes this process serve it.
 
@@ -144,38 +140,22 @@ class TCPStore(RequestStore):
         return strings
 
     def _call(self, op: int, args: Sequence[bytes], timeout: float) -> list[bytes]:
-        code, strings = self._connections.request(op, args, _milliseconds(timeout))
+        milliseconds = min(round(timeout * 1000), _MAX_MILLISECONDS) if timeout > 0 else 0
+        code, strings = self._connections.request(op, args, milliseconds)
         if code:
             raise failure(code, strings)
         return strings
 
-    def _ask(self, op: int, keys: Sequence[str]) -> list[bytes] | None:
-        answer = self._connections.ask(op, keys, 0)
-        if answer is None:
-            return None
-        if answer[0]:
-            raise failure(*answer)
-        return answer[1]
-
     def _wait_call(self, op: int, keys: Sequence[str], timeout: timedelta | None = None) -> list[bytes]:
         """Few calls of Python: where clients are many their caches are cold, and each costs as much as the server."""
         limit = self.timeout if timeout is None else timeout
-        answer = self._connections.ask(op, keys, min(max(limit // _MILLISECOND, 0), _MAX_MILLISECONDS))
-        if answer is None:
-            return super()._wait_call(op, keys, timeout)
-        if answer[0] == TIMED_OUT:
+        milliseconds = min(max(limit // _MILLISECOND, 0), _MAX_MILLISECONDS)
+        code, strings = self._connections.request(op, [key_bytes(key) for key in keys], milliseconds)
+        if code == TIMED_OUT:
             raise wait_timeout(keys, limit.total_seconds(), self._where())
-        if answer[0]:
-            raise failure(*answer)
-        return answer[1]
-
-    def check(self, keys: Sequence[str]) -> bool:
-        strings = self._ask(Op.CHECK, keys)
-        return super().check(keys) if strings is None else strings[0] == b"1"
-
-    def add(self, key: str, amount: int) -> int:
-        strings = self._ask(Op.ADD, (key, f"{amount:d}")) if isinstance(amount, int) else None
-        return super().add(key, amount) if strings is None else int(strings[0])
+        if code:
+            raise failure(code, strings)
+        return strings
 
     def set(self, key: str, value: str | bytes) -> None:
         if not self._connections.post(key, value):

@@ -27,17 +27,13 @@ static PyObject *python_ask(int64_t number, PyGILState_STATE *state)
 
 static int python_failed(int64_t number)
 {
-    PyObject *type, *value, *trace;
     bool ours = PyErr_ExceptionMatches(PyExc_Exception);
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
+    PyObject *error = refuse_take();
     c_api_say(number, ours ? ACOMM_PYTHON : ACOMM_INTERRUPTED, "an exception of Python's");
-    c_api_say_exception(value);
+    c_api_say_exception(error);
     if (!ours)
-        interrupt_keep(value);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
+        interrupt_keep(error);
+    Py_XDECREF(error);
     return c_api_last.code;
 }
 

@@ -42,15 +42,9 @@ static struct handle *error_hold(void)
 /* The exception by the group's own error path; what that raises (Ctrl-C) is one too. */
 static PyObject *error_exception(const struct handle *handle)
 {
-    PyObject *type, *value, *trace;
-    value = PyObject_CallFunction(handle->shortcut->error, "iK", c_api_last.code, (unsigned long long)(uintptr_t)&c_api_last.failure);
-    if (value)
-        return value;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    Py_XDECREF(type);
-    Py_XDECREF(trace);
-    return value;
+    PyObject *error = PyObject_CallFunction(handle->shortcut->error, "iK", c_api_last.code,
+                                            (unsigned long long)(uintptr_t)&c_api_last.failure);
+    return error ? error : refuse_take();
 }
 
 PyObject *c_api_exception(void)

@@ -23,15 +23,9 @@ static int check_signals(void)
     int raised = PyErr_CheckSignals() != 0;
     running--;
     if (raised) {
-        PyObject *type, *value, *trace;
-        PyErr_Fetch(&type, &value, &trace);
-        PyErr_NormalizeException(&type, &value, &trace);
-        if (trace)
-            PyException_SetTraceback(value, trace);
-        Py_XDECREF(type);
-        Py_XDECREF(trace);
-        Py_XDECREF(pending);
-        pending = value;
+        PyObject *before = pending;
+        pending = refuse_take();
+        Py_XDECREF(before);
     }
     PyGILState_Release(state);
     return raised;
@@ -56,16 +50,12 @@ void interrupt_keep(PyObject *error)
     interrupt_raise_soon();
 }
 
-static int raise_pending(void *none)
+static int raise_pending(void *Py_UNUSED(none))
 {
-    (void)none;
     PyObject *error = pending;
     pending = NULL;
-    if (!error)
-        return 0;
-    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-    Py_DECREF(error);
-    return -1;
+    refuse_raise(error);
+    return error ? -1 : 0;
 }
 
 void interrupt_raise_soon(void)
@@ -85,19 +75,15 @@ void interrupt_count(int call)
 
 /* interrupting() -> whether the caller is a signal handler that interrupted an operation: inside the engine, or on the way there
  * or back. */
-PyObject *interrupt_runs(PyObject *module, PyObject *none)
+PyObject *interrupt_runs(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    (void)module, (void)none;
     return PyBool_FromLong(calls || (running && syscall(SYS_gettid) == getpid()));
 }
 
 /* interrupted() -> the exception of the last signal handler that raised inside the engine, or None; once. */
-PyObject *interrupt_take(PyObject *module, PyObject *none)
+PyObject *interrupt_take(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    (void)module, (void)none;
     PyObject *value = pending;
     pending = NULL;
-    if (!value)
-        Py_INCREF(value = Py_None);
-    return value;
+    return value ? value : Py_NewRef(Py_None);
 }

@@ -126,12 +126,9 @@ static int operation_look(struct operation *o, int64_t ns)
 static int raise(struct operation *o)
 {
     PyObject *error = o->error ? Py_NewRef(o->error) : make_error(o, o->code);
-    if (!error)
-        return -1;
-    if (!o->error)
+    if (error && !o->error)
         o->error = Py_NewRef(error);
-    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-    Py_DECREF(error);
+    refuse_raise(error);
     return -1;
 }
 
@@ -150,7 +147,8 @@ static bool interrupted(struct operation *o)
     return !error;
 }
 
-int operation_wait(PyObject *self, int64_t ns)
+/* 0 when it has ended well, 1 when it has not within `ns` (below 0: no limit), -1 with an exception. */
+static int operation_wait(PyObject *self, int64_t ns)
 {
     struct operation *o = (struct operation *)self;
     if (!o->ended && ns)
@@ -259,7 +257,8 @@ bool operation_check(PyObject *object)
 
 /* ---- arguments ---- */
 
-bool operation_timeout(PyObject *seconds, int64_t *ns)
+/* A timeout in seconds or None (NULL) as ns, -1 for none; false with an exception. */
+static bool operation_timeout(PyObject *seconds, int64_t *ns)
 {
     *ns = -1;
     if (!seconds || seconds == Py_None)
@@ -277,12 +276,23 @@ bool operation_timeout(PyObject *seconds, int64_t *ns)
     return true;
 }
 
-void operation_late(PyObject *seconds)
+static void operation_late(PyObject *seconds)
 {
     if (PyFloat_AsDouble(seconds) > 0)
         PyErr_Format(PyExc_TimeoutError, "the operation has not ended after %S s; it goes on", seconds);
     else
         PyErr_SetString(PyExc_TimeoutError, "the operation has not ended yet; it goes on");
+}
+
+int operation_await(PyObject *self, PyObject *timeout)
+{
+    int64_t ns;
+    if (!operation_timeout(timeout, &ns))
+        return -1;
+    int rc = operation_wait(self, ns);
+    if (rc == 1)
+        operation_late(timeout);
+    return rc ? -1 : 0;
 }
 
 bool operation_argument(const char *method, PyObject *const *args, Py_ssize_t nargs, PyObject *names, PyObject **timeout)
@@ -301,25 +311,19 @@ bool operation_argument(const char *method, PyObject *const *args, Py_ssize_t na
 static PyObject *operation_wait_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     PyObject *timeout;
-    int64_t ns;
-    if (!operation_argument("wait", args, nargs, names, &timeout) || !operation_timeout(timeout, &ns))
+    if (!operation_argument("wait", args, nargs, names, &timeout) || operation_await(self, timeout))
         return NULL;
-    int rc = operation_wait(self, ns);
-    if (rc == 1)
-        operation_late(timeout);
-    return rc ? NULL : Py_NewRef(Py_None);
+    return Py_NewRef(Py_None);
 }
 
-static PyObject *operation_done_method(PyObject *self, PyObject *none)
+static PyObject *operation_done_method(PyObject *self, PyObject *Py_UNUSED(none))
 {
-    (void)none;
     return PyBool_FromLong(operation_done(self));
 }
 
-static PyObject *operation_source_method(PyObject *self, PyObject *none)
+static PyObject *operation_source_method(PyObject *self, PyObject *Py_UNUSED(none))
 {
     struct operation *o = (struct operation *)self;
-    (void)none;
     if (operation_wait(self, -1))
         return NULL;
     return Py_BuildValue("(iLK)", o->source, (long long)o->tag, (unsigned long long)o->bytes);
@@ -355,11 +359,10 @@ static void operation_dealloc(PyObject *self)
         drop_owners(o);
     operation_give_back(o);
     free(o->failure);
-    native_dealloc(self, operation_clear);
+    native_dealloc(self);
     Py_XDECREF((PyObject *)s);
 }
 
-#define FAST(function) (PyCFunction)(void (*)(void))(function)
 static PyMethodDef methods[] = {
     {"wait", FAST(operation_wait_method), METH_FASTCALL | METH_KEYWORDS, "wait(timeout=None): see arraycomm.core.interface.backend.Work"},
     {"done", operation_done_method, METH_NOARGS, "done() -> whether it has ended, well or not"},

@@ -26,16 +26,12 @@ bool operation_check(PyObject *object);
 PyObject *operation_new(struct shortcut *s, acomm_op *op, PyObject *first, PyObject *second);
 /* It is on the flight recorder, which is told its end when the program learns of it. Takes the entry over. */
 void operation_record(PyObject *self, struct flight_entry *entry);
-/* 0 when it has ended well, 1 when it has not within `ns` (below 0: no limit), -1 with an exception. */
-int operation_wait(PyObject *self, int64_t ns);
+/* Waits until it has ended, for `timeout` seconds at most; None, NULL: without a limit. -1 with an exception, a TimeoutError where it goes on. */
+int operation_await(PyObject *self, PyObject *timeout);
 /* Whether it has ended, well or not. */
 bool operation_done(PyObject *self);
 /* After the end of a receive. */
 void operation_source(PyObject *self, int *rank, int64_t *tag, uint64_t *bytes);
-/* A timeout in seconds or None (NULL) as ns, -1 for none; false with an exception. */
-bool operation_timeout(PyObject *seconds, int64_t *ns);
-/* Raises TimeoutError. */
-void operation_late(PyObject *seconds);
 /* The argument of wait(timeout=None) and its like, borrowed; false with an exception. */
 bool operation_argument(const char *method, PyObject *const *args, Py_ssize_t nargs, PyObject *names, PyObject **timeout);
 /* The engine has ended all operations: takes over how, and gives their handles back. */

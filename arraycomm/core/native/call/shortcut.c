@@ -136,12 +136,7 @@ static bool shortcut_fits(const struct trip *t, const struct view *x, const stru
 
 static PyObject *failed(struct shortcut *s, int code, const acomm_failure *failure)
 {
-    PyObject *error = PyObject_CallFunction(s->error, "iK", code, (unsigned long long)(uintptr_t)failure);
-    if (error) {
-        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-        Py_DECREF(error);
-    }
-    return NULL;
+    return refuse_raise(PyObject_CallFunction(s->error, "iK", code, (unsigned long long)(uintptr_t)failure));
 }
 
 /* Before it is begun; false with an exception. */
@@ -245,10 +240,10 @@ static PyObject *shortcut_carry_out(struct trip *t)
 /* What the method gives: the array, or where it came from too. */
 static PyObject *made(const struct trip *t, enum work_makes makes, PyObject *make)
 {
-    PyObject *both[] = {make, t->model}, *array = makes == WORK_WRAPS ? wrap_array(NULL, both, 2) : Py_NewRef(make);
+    PyObject *both[] = {make, t->model}, *array = makes == WORK_WRAPS ? export_wrap(NULL, both, 2) : Py_NewRef(make);
     if (!array || t->call.kind != ACOMM_RECV)
         return array;
-    return received_new(array, t->call.root, t->call.tag);
+    return work_received(array, t->call.root, t->call.tag);
 }
 
 /* Runs, and gives what `make` becomes; or the Work that will. */

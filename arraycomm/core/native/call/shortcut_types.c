@@ -37,7 +37,11 @@ static int base_clear(PyObject *self)
 
 static void base_dealloc(PyObject *self)
 {
-    native_dealloc(self, base_clear);
+    PyTypeObject *type = Py_TYPE(self); /* a class that derives from this one: its own tp_clear is over */
+    PyObject_GC_UnTrack(self);
+    base_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
 }
 
 static PyMemberDef base_members[] = {
@@ -61,9 +65,8 @@ static PyType_Spec base_spec = {"arraycomm._engine.Shortcuts", sizeof(struct sho
 
 /* ---- Shortcut: the backend's entry points for one group ---- */
 
-static PyObject *shortcut_close(PyObject *self, PyObject *none)
+static PyObject *shortcut_close(PyObject *self, PyObject *Py_UNUSED(none))
 {
-    (void)none;
     struct shortcut *s = (struct shortcut *)self;
     s->group = NULL;
     if (s->handle)
@@ -71,26 +74,23 @@ static PyObject *shortcut_close(PyObject *self, PyObject *none)
     return Py_NewRef(Py_None);
 }
 
-static PyObject *shortcut_enter(PyObject *self, PyObject *none)
+static PyObject *shortcut_enter(PyObject *self, PyObject *Py_UNUSED(none))
 {
-    (void)none;
     ((struct shortcut *)self)->calling++;
     interrupt_count(1);
     return Py_NewRef(self);
 }
 
-static PyObject *shortcut_leave(PyObject *self, PyObject *error)
+static PyObject *shortcut_leave(PyObject *self, PyObject *Py_UNUSED(error))
 {
-    (void)error;
     ((struct shortcut *)self)->calling--;
     interrupt_count(-1);
     return Py_NewRef(Py_None);
 }
 
-static PyObject *shortcut_end(PyObject *self, PyObject *none)
+static PyObject *shortcut_end(PyObject *self, PyObject *Py_UNUSED(none))
 {
     struct shortcut *s = (struct shortcut *)self;
-    (void)none;
     operation_end_all(s);
     if (s->handle)
         handle_end(s->handle);
@@ -115,12 +115,11 @@ static PyObject *shortcut_operation(PyObject *self, PyObject *args)
 }
 
 /* Shortcut(entries, group, rank, size, error): the first two are addresses. */
-static PyObject *shortcut_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *shortcut_construct(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     unsigned long long entries, group;
     int rank, size;
     PyObject *error;
-    (void)kwargs, (void)type;
     if (!PyArg_ParseTuple(args, "KKiiO:Shortcut", &entries, &group, &rank, &size, &error))
         return NULL;
     struct shortcut *s = (struct shortcut *)PyType_GenericAlloc(shortcut_type, 0);
@@ -150,11 +149,6 @@ static int shortcut_clear(PyObject *self)
     return 0;
 }
 
-static void shortcut_dealloc(PyObject *self)
-{
-    native_dealloc(self, shortcut_clear);
-}
-
 static PyMethodDef shortcut_methods[] = {
     {"close", shortcut_close, METH_NOARGS, "From now on everything is declined."},
     {"__enter__", shortcut_enter, METH_NOARGS, "Inside, a caller of the engine finds the group: end() waits."},
@@ -170,7 +164,7 @@ static PyType_Slot shortcut_slots[] = {
     {Py_tp_new, shortcut_construct},
     {Py_tp_traverse, shortcut_traverse},
     {Py_tp_clear, shortcut_clear},
-    {Py_tp_dealloc, shortcut_dealloc},
+    {Py_tp_dealloc, native_dealloc},
     {Py_tp_methods, shortcut_methods},
     {0, NULL},
 };
@@ -189,19 +183,17 @@ static PyObject *call_by_tuple(PyObject *self, PyObject *args, PyObject *kwargs)
     return function ? PyObject_Call(function, args, kwargs) : Py_NewRef(Py_NotImplemented);
 }
 
-static PyObject *bind(PyObject *self, PyObject *object, PyObject *type)
+static PyObject *bind(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type))
 {
-    (void)type;
     return object ? PyObject_CallFunctionObjArgs(bound_type, self, object, NULL) : Py_NewRef(self);
 }
 
 /* ShortcutMethod(kind, names of the parameters, how many may be given by position, function or None, begins, watched) */
-static PyObject *shortcut_types_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *shortcut_types_construct(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     int kind, positional, begins, watched;
     PyObject *names, *function;
     struct form form;
-    (void)kwargs, (void)type;
     if (!PyArg_ParseTuple(args, "iO!iOpp:ShortcutMethod", &kind, &PyTuple_Type, &names, &positional, &function, &begins, &watched))
         return NULL;
     if (kind < 0 || kind >= ACOMM_KINDS) {
@@ -235,11 +227,6 @@ static int shortcut_types_clear(PyObject *self)
     return 0;
 }
 
-static void shortcut_types_dealloc(PyObject *self)
-{
-    native_dealloc(self, shortcut_types_clear);
-}
-
 /* Name, documentation and signature are the function's. */
 static PyObject *forward(PyObject *self, void *name)
 {
@@ -270,7 +257,7 @@ static PyType_Slot slots[] = {
     {Py_tp_getset, forwarded},
     {Py_tp_traverse, shortcut_types_traverse},
     {Py_tp_clear, shortcut_types_clear},
-    {Py_tp_dealloc, shortcut_types_dealloc},
+    {Py_tp_dealloc, native_dealloc},
     {0, NULL},
 };
 static PyType_Spec spec = {"arraycomm._engine.ShortcutMethod", sizeof(struct shortcut_method), 0,

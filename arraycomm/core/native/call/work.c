@@ -26,6 +26,47 @@ PyObject *work_new(PyObject *pending, enum work_makes makes, PyObject *make, PyO
     return (PyObject *)w;
 }
 
+/* ---- what a receive gives: arraycomm.core.group.work.Received, a named tuple ---- */
+
+#if PY_VERSION_HEX < 0x030B0000
+#define Py_Version PY_VERSION_HEX
+#endif
+#define HASHES_SINCE 0x030E0000 /* a tuple keeps its hash in a field of its own, in which zeros are one: tuple.__new__ sets it */
+
+static PyObject *received_type;
+
+/* Takes over the fields. NULL with an exception. */
+static PyObject *of_class(PyObject *fields)
+{
+    newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+    PyObject *arguments = PyTuple_Pack(1, fields);
+    PyObject *result = arguments ? make((PyTypeObject *)received_type, arguments, NULL) : NULL;
+    Py_XDECREF(arguments);
+    Py_DECREF(fields);
+    return result;
+}
+
+PyObject *work_received(PyObject *array, int source, int64_t tag)
+{
+    bool hashes = Py_Version >= HASHES_SINCE;
+    if (!received_type)
+        received_type = refuse_call("received", NULL, NULL);
+    /* Its fields are set as those of any new tuple: the class, called from Python, takes twenty times as long. */
+    PyObject *result = !received_type ? NULL : hashes ? PyTuple_New(3) : PyType_GenericAlloc((PyTypeObject *)received_type, 3);
+    PyObject *from = PyLong_FromLong(source), *label = PyLong_FromLongLong(tag);
+    if (!result || !from || !label) {
+        Py_XDECREF(result);
+        Py_XDECREF(from);
+        Py_XDECREF(label);
+        Py_DECREF(array);
+        return NULL;
+    }
+    PyTuple_SetItem(result, 0, array);
+    PyTuple_SetItem(result, 1, from);
+    PyTuple_SetItem(result, 2, label);
+    return hashes ? of_class(result) : result;
+}
+
 /* ---- waiting ---- */
 
 static int wait_elsewhere(struct work *w, PyObject *timeout)
@@ -39,15 +80,7 @@ static int wait_elsewhere(struct work *w, PyObject *timeout)
 
 static int work_await(struct work *w, PyObject *timeout)
 {
-    int64_t ns;
-    if (!operation_check(w->pending))
-        return wait_elsewhere(w, timeout);
-    if (!operation_timeout(timeout, &ns))
-        return -1;
-    int rc = operation_wait(w->pending, ns);
-    if (rc == 1)
-        operation_late(timeout);
-    return rc ? -1 : 0;
+    return operation_check(w->pending) ? operation_await(w->pending, timeout) : wait_elsewhere(w, timeout);
 }
 
 static PyObject *work_wait_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
@@ -58,10 +91,9 @@ static PyObject *work_wait_method(PyObject *self, PyObject *const *args, Py_ssiz
     return Py_NewRef(Py_None);
 }
 
-static PyObject *work_done_method(PyObject *self, PyObject *none)
+static PyObject *work_done_method(PyObject *self, PyObject *Py_UNUSED(none))
 {
     struct work *w = (struct work *)self;
-    (void)none;
     if (w->pending == Py_None)
         return Py_NewRef(Py_True);
     if (!operation_check(w->pending))
@@ -78,7 +110,7 @@ static PyObject *make_array(struct work *w)
     case WORK_CALLS:
         return PyObject_CallFunctionObjArgs(w->make, NULL);
     case WORK_WRAPS:
-        return wrap_array(NULL, both, 2);
+        return export_wrap(NULL, both, 2);
     case WORK_GIVES:
         break;
     }
@@ -94,7 +126,7 @@ static PyObject *make_result(struct work *w)
     if (!array || !w->receives)
         return array;
     operation_source(w->pending, &rank, &tag, &bytes);
-    return received_new(array, rank, tag);
+    return work_received(array, rank, tag);
 }
 
 static PyObject *result_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
@@ -115,10 +147,9 @@ static PyObject *result_method(PyObject *self, PyObject *const *args, Py_ssize_t
     return Py_NewRef(w->result);
 }
 
-static PyObject *work_source_method(PyObject *self, PyObject *none)
+static PyObject *work_source_method(PyObject *self, PyObject *Py_UNUSED(none))
 {
     struct work *w = (struct work *)self;
-    (void)none;
     if (w->pending == Py_None) {
         PyErr_SetString(PyExc_ValueError, "only a receive has a source");
         return NULL;
@@ -132,10 +163,9 @@ static PyObject *work_source_method(PyObject *self, PyObject *none)
 /* ---- the type ---- */
 
 /* Work(pending, make) */
-static PyObject *work_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *work_construct(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     PyObject *pending, *make;
-    (void)kwargs, (void)type;
     if (!PyArg_ParseTuple(args, "OO:Work", &pending, &make))
         return NULL;
     return work_new(pending, WORK_CALLS, make, NULL, false);
@@ -162,12 +192,6 @@ static int work_clear(PyObject *self)
     return 0;
 }
 
-static void work_dealloc(PyObject *self)
-{
-    native_dealloc(self, work_clear);
-}
-
-#define FAST(function) (PyCFunction)(void (*)(void))(function)
 static PyMethodDef methods[] = {
     {"wait", FAST(work_wait_method), METH_FASTCALL | METH_KEYWORDS,
      "wait(timeout=None)\n\nBlocks until the operation has ended, and carries it on meanwhile.\n\n"
@@ -187,7 +211,7 @@ static PyType_Slot slots[] = {
     {Py_tp_methods, methods},
     {Py_tp_traverse, work_traverse},
     {Py_tp_clear, work_clear},
-    {Py_tp_dealloc, work_dealloc},
+    {Py_tp_dealloc, native_dealloc},
     {0, NULL},
 };
 static PyType_Spec spec = {"arraycomm.Work", sizeof(struct work), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};

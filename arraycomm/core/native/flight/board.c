@@ -164,24 +164,24 @@ static const struct flight_writer writer = {flight_board_begin, flight_board_mar
 
 /* ---- the type ---- */
 
-struct layout { unsigned long long groups, counts, links, records, places, end; int classes, buckets; };
+enum { GROUPS, COUNTS, LINKS_PART, RECORDS, END, PARTS };
 
-static int lay_out(struct board *b, const struct layout *at)
+/* at: bytes before each part, and before their end. */
+static int lay_out(struct board *b, const unsigned long long *at)
 {
-    if (at->end > (size_t)b->memory.len || at->groups > at->counts || at->counts > at->links || at->links > at->records
-        || at->records > at->end || !at->places) {
+    bool fits = at[END] <= (size_t)b->memory.len && b->places;
+    for (int part = 0; part < END; part++)
+        fits &= at[part] <= at[part + 1];
+    if (!fits) {
         PyErr_SetString(PyExc_ValueError, "the board is smaller than its parts");
         return -1;
     }
     char *memory = b->memory.buf;
-    b->flight.groups = (struct flight_group *)(void *)(memory + at->groups);
-    b->counts = (uint64_t *)(void *)(memory + at->counts);
-    b->links = (uint64_t *)(void *)(memory + at->links);
-    b->records = (uint64_t *)(void *)(memory + at->records);
-    b->places = at->places;
-    b->classes = at->classes;
-    b->buckets = at->buckets;
-    if (!(b->open = calloc(at->places, sizeof *b->open))) {
+    b->flight.groups = (struct flight_group *)(void *)(memory + at[GROUPS]);
+    b->counts = (uint64_t *)(void *)(memory + at[COUNTS]);
+    b->links = (uint64_t *)(void *)(memory + at[LINKS_PART]);
+    b->records = (uint64_t *)(void *)(memory + at[RECORDS]);
+    if (!(b->open = calloc(b->places, sizeof *b->open))) {
         PyErr_NoMemory();
         return -1;
     }
@@ -189,19 +189,22 @@ static int lay_out(struct board *b, const struct layout *at)
 }
 
 /* Flight(memory, (bytes before groups, counts, links, records, their end), records, classes, buckets, teller) */
-static PyObject *flight_board_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *flight_board_construct(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    struct layout at;
+    unsigned long long at[PARTS], places;
+    int classes, buckets;
     PyObject *memory, *teller;
-    (void)kwargs;
-    if (!PyArg_ParseTuple(args, "O(KKKKK)KiiO:Flight", &memory, &at.groups, &at.counts, &at.links, &at.records, &at.end,
-                          &at.places, &at.classes, &at.buckets, &teller))
+    if (!PyArg_ParseTuple(args, "O(KKKKK)KiiO:Flight", &memory, &at[GROUPS], &at[COUNTS], &at[LINKS_PART], &at[RECORDS], &at[END],
+                          &places, &classes, &buckets, &teller))
         return NULL;
     struct board *b = (struct board *)PyType_GenericAlloc(type, 0);
     if (!b)
         return NULL;
+    b->places = places;
+    b->classes = classes;
+    b->buckets = buckets;
     b->flight.writer = &writer;
-    if (PyObject_GetBuffer(memory, &b->memory, PyBUF_WRITABLE) || lay_out(b, &at)) {
+    if (PyObject_GetBuffer(memory, &b->memory, PyBUF_WRITABLE) || lay_out(b, at)) {
         Py_DECREF((PyObject *)b);
         return NULL;
     }
@@ -214,13 +217,12 @@ static void flight_board_dealloc(PyObject *self)
     struct board *b = (struct board *)self;
     PyBuffer_Release(&b->memory);
     free(b->open);
-    native_dealloc(self, flight_clear);
+    native_dealloc(self);
 }
 
 /* The board is another process's now, and locks of the teller's may be held by threads that are not here. */
-static PyObject *flight_board_leave(PyObject *self, PyObject *none)
+static PyObject *flight_board_leave(PyObject *self, PyObject *Py_UNUSED(none))
 {
-    (void)none;
     ((struct flight *)self)->left = true;
     return Py_NewRef(Py_None);
 }

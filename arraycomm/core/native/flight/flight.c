@@ -148,9 +148,7 @@ void flight_end(struct flight_entry *e, PyObject *error)
 
 void flight_fail(struct flight_entry *e)
 {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    flight_end(e, value);
-    PyErr_Restore(type, value, trace);
+    PyObject *error = refuse_take();
+    flight_end(e, error);
+    refuse_raise(error);
 }

@@ -75,11 +75,6 @@ static int entry_clear(PyObject *self)
     return 0;
 }
 
-static void entry_dealloc(PyObject *self)
-{
-    native_dealloc(self, entry_clear);
-}
-
 static PyMethodDef entry_methods[] = {
     {"mark", entry_mark, METH_O, "mark(state): it runs, or runs on behind the program"},
     {"end", entry_end, METH_O, "end(exception or None)"},
@@ -90,7 +85,7 @@ static PyType_Slot entry_slots[] = {
     {Py_tp_methods, entry_methods},
     {Py_tp_traverse, entry_traverse},
     {Py_tp_clear, entry_clear},
-    {Py_tp_dealloc, entry_dealloc},
+    {Py_tp_dealloc, native_dealloc},
     {0, NULL},
 };
 static PyType_Spec entry_spec = {"arraycomm._engine.FlightEntry", sizeof(struct entry), 0,

@@ -216,14 +216,12 @@ static void flush(struct trace *t, const struct text *last)
 
 /* ---- operations ---- */
 
-static void flight_trace_begin(struct flight_entry *e)
+static void flight_trace_begin(struct flight_entry *Py_UNUSED(e))
 {
-    (void)e;
 }
 
-static void flight_trace_mark(struct flight_entry *e, enum flight_state state)
+static void flight_trace_mark(struct flight_entry *Py_UNUSED(e), enum flight_state Py_UNUSED(state))
 {
-    (void)e, (void)state;
 }
 
 static void flight_trace_end(struct flight_entry *e, uint64_t now, PyObject *error, PyObject *text)
@@ -243,11 +241,10 @@ static const struct flight_writer writer = {flight_trace_begin, flight_trace_mar
 /* ---- the type ---- */
 
 /* TraceFile(descriptor, heads, teller): the descriptor is this object's from here on. */
-static PyObject *flight_trace_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *flight_trace_construct(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     int fd;
     PyObject *heads, *teller;
-    (void)kwargs;
     if (!PyArg_ParseTuple(args, "iOO:TraceFile", &fd, &heads, &teller))
         return NULL;
     if (!PyTuple_Check(heads) || PyTuple_Size(heads) != FLIGHT_OPERATIONS) {
@@ -277,7 +274,7 @@ static void flight_trace_dealloc(PyObject *self)
     free(t->flight.groups);
     free(t->kept.text);
     pthread_mutex_destroy(&t->writing);
-    native_dealloc(self, flight_clear);
+    native_dealloc(self);
 }
 
 static PyObject *add_group(PyObject *self, PyObject *name)
@@ -305,9 +302,8 @@ static PyObject *flight_trace_append(PyObject *self, PyObject *line)
     return Py_NewRef(Py_None);
 }
 
-static PyObject *flush_method(PyObject *self, PyObject *none)
+static PyObject *flush_method(PyObject *self, PyObject *Py_UNUSED(none))
 {
-    (void)none;
     flush((struct trace *)self, NULL);
     return Py_NewRef(Py_None);
 }

@@ -6,6 +6,18 @@
 
 PyTypeObject *buffer_type;
 
+struct buffer *buffer_place(struct buffer *b, int device_type, int device_index, uint64_t stream, bool readonly, bool fleeting)
+{
+    if (b) {
+        b->device_type = device_type;
+        b->device_index = device_index;
+        b->stream = stream;
+        b->readonly = readonly;
+        b->fleeting = fleeting;
+    }
+    return b;
+}
+
 struct buffer *buffer_new(char *data, int64_t count, int dtype, PyObject *shape, PyObject *owner, struct memory *memory)
 {
     struct buffer *b = PyObject_New(struct buffer, buffer_type);
@@ -16,15 +28,10 @@ struct buffer *buffer_new(char *data, int64_t count, int dtype, PyObject *shape,
     b->address = (unsigned long long)(uintptr_t)data;
     b->count = count;
     b->dtype = dtype;
-    b->device_type = DL_CPU;
-    b->device_index = 0;
-    b->stream = 0;
-    b->readonly = 0;
-    b->fleeting = 0;
     b->shape = shape;
     b->owner = Py_NewRef(owner);
     b->memory = memory_retain(memory);
-    return b;
+    return buffer_place(b, DL_CPU, 0, 0, false, false);
 }
 
 struct buffer *buffer_allocate(int dtype, int64_t count, PyObject *shape)
@@ -63,9 +70,13 @@ static void buffer_dealloc(PyObject *self)
 }
 
 /* Elements of a shape given as a tuple of ints; -1 with an exception. */
-static int64_t count_of_shape(PyObject *shape, int width)
+static int64_t count_of_shape(PyObject *shape, long dtype)
 {
     int64_t count = 1, bytes;
+    if (dtype < 0 || dtype >= ACOMM_DTYPES) {
+        PyErr_Format(PyExc_ValueError, "there is no dtype number %ld", dtype);
+        return -1;
+    }
     if (!PyTuple_Check(shape) || PyTuple_Size(shape) > NATIVE_MAX_DIMS) {
         PyErr_Format(PyExc_TypeError, "a shape is a tuple of at most %d ints, got %R", NATIVE_MAX_DIMS, shape);
         return -1;
@@ -79,14 +90,14 @@ static int64_t count_of_shape(PyObject *shape, int width)
             return -1;
         }
     }
-    if (__builtin_mul_overflow(count, width, &bytes)) {
+    if (__builtin_mul_overflow(count, dtype_rows[dtype].width, &bytes)) {
         PyErr_Format(PyExc_ValueError, "impossible shape %R", shape);
         return -1;
     }
     return count;
 }
 
-static PyObject *buffer_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *buffer_construct(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"address", "count", "dtype", "device_type", "device_index", "readonly", "shape", "owner", "stream",
                             "fleeting", NULL};
@@ -94,26 +105,14 @@ static PyObject *buffer_construct(PyTypeObject *type, PyObject *args, PyObject *
     long long count;
     int dtype, device_type, device_index, readonly, fleeting = 0;
     PyObject *shape, *owner;
-    (void)type;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KLiiipO!O|Kp:Buffer", names, &address, &count, &dtype, &device_type,
                                      &device_index, &readonly, &PyTuple_Type, &shape, &owner, &stream, &fleeting))
         return NULL;
-    if (dtype < 0 || dtype >= ACOMM_DTYPES || count < 0) {
-        PyErr_Format(PyExc_ValueError, "a Buffer of %lld elements of dtype number %d", count, dtype);
-        return NULL;
-    }
-    int64_t fitting = count_of_shape(shape, dtype_rows[dtype].width);
+    int64_t fitting = count_of_shape(shape, dtype);
     if (fitting != count)
         return fitting < 0 ? NULL : PyErr_Format(PyExc_ValueError, "a Buffer of %lld elements and shape %R", count, shape);
     struct buffer *b = buffer_new((char *)(uintptr_t)address, count, dtype, Py_NewRef(shape), owner, NULL);
-    if (b) {
-        b->device_type = device_type;
-        b->device_index = device_index;
-        b->stream = stream;
-        b->fleeting = (char)fleeting;
-        b->readonly = (char)readonly;
-    }
-    return (PyObject *)b;
+    return (PyObject *)buffer_place(b, device_type, device_index, stream, readonly, fleeting);
 }
 
 static PyObject *represent(PyObject *self)
@@ -124,26 +123,21 @@ static PyObject *represent(PyObject *self)
                                 b->readonly ? ", read-only" : "");
 }
 
-static PyObject *get_bytes(PyObject *self, void *closure)
+static PyObject *get_bytes(PyObject *self, void *Py_UNUSED(closure))
 {
-    (void)closure;
     return PyLong_FromSize_t(buffer_bytes((struct buffer *)self));
 }
 
-PyObject *buffer_allocate_shape(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+PyObject *buffer_allocate_shape(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    (void)module;
     if (nargs != 2) {
         PyErr_SetString(PyExc_TypeError, "allocate(shape, dtype) takes two arguments");
         return NULL;
     }
     long dtype = PyLong_AsLong(args[1]);
-    if (dtype < 0 || dtype >= ACOMM_DTYPES) {
-        if (!PyErr_Occurred())
-            PyErr_Format(PyExc_ValueError, "there is no dtype number %ld", dtype);
+    if (dtype == -1 && PyErr_Occurred())
         return NULL;
-    }
-    int64_t count = count_of_shape(args[0], dtype_rows[dtype].width);
+    int64_t count = count_of_shape(args[0], dtype);
     return count < 0 ? NULL : (PyObject *)buffer_allocate((int)dtype, count, args[0]);
 }
 
@@ -161,19 +155,15 @@ static PyObject *buffer_give_back(void (*release)(void *), void *context)
  * made, as if allocate() had; `release` is the address of a function void (void *) that gives it back, called with `context`
  * when nothing refers to it any more, or at once where this raises. enter, apart: those of cudaSetDevice() and
  * cudaThreadExchangeStreamCaptureMode(), where giving back waits for the device: all are called in a thread for such. */
-PyObject *buffer_adopt(PyObject *module, PyObject *args)
+PyObject *buffer_adopt(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *shape;
     int dtype, device_type = DL_CPU, device_index = 0;
     unsigned long long address, release, context, stream = 0, enter = 0, apart = 0;
-    (void)module;
     if (!PyArg_ParseTuple(args, "O!iKKK|iiKKK:adopt", &PyTuple_Type, &shape, &dtype, &address, &release, &context,
                           &device_type, &device_index, &stream, &enter, &apart))
         return NULL;
-    bool known = dtype >= 0 && dtype < ACOMM_DTYPES;
-    if (!known)
-        PyErr_Format(PyExc_ValueError, "there is no dtype number %d", dtype);
-    int64_t count = known ? count_of_shape(shape, dtype_rows[dtype].width) : -1;
+    int64_t count = count_of_shape(shape, dtype);
     void (*back)(void *) = (void (*)(void *))(uintptr_t)release;
     struct memory *memory = count < 0 ? NULL : memory_adopt((char *)(uintptr_t)address,
                                                             (size_t)count * (size_t)dtype_rows[dtype].width, back,
@@ -188,12 +178,7 @@ PyObject *buffer_adopt(PyObject *module, PyObject *args)
     memory->device = device_index;
     struct buffer *b = buffer_new(memory->data, count, dtype, Py_NewRef(shape), Py_None, memory);
     memory_release(memory);
-    if (b) {
-        b->device_type = device_type;
-        b->device_index = device_index;
-        b->stream = stream;
-    }
-    return (PyObject *)b;
+    return (PyObject *)buffer_place(b, device_type, device_index, stream, false, false);
 }
 
 /* part(start, shape): the elements from `start` on, as a Buffer of this shape over the same memory. */
@@ -204,7 +189,7 @@ static PyObject *part(PyObject *self, PyObject *args)
     PyObject *shape;
     if (!PyArg_ParseTuple(args, "LO:part", &start, &shape))
         return NULL;
-    int64_t count = count_of_shape(shape, dtype_rows[b->dtype].width);
+    int64_t count = count_of_shape(shape, b->dtype);
     if (count < 0)
         return NULL;
     if (start < 0 || start > b->count || count > b->count - start) {
@@ -213,19 +198,11 @@ static PyObject *part(PyObject *self, PyObject *args)
     }
     char *data = (char *)(uintptr_t)b->address + start * dtype_rows[b->dtype].width;
     struct buffer *p = buffer_new(data, count, b->dtype, Py_NewRef(shape), b->owner, b->memory);
-    if (p) {
-        p->device_type = b->device_type;
-        p->device_index = b->device_index;
-        p->stream = b->stream;
-        p->fleeting = b->fleeting;
-        p->readonly = b->readonly;
-    }
-    return (PyObject *)p;
+    return (PyObject *)buffer_place(p, b->device_type, b->device_index, b->stream, b->readonly, b->fleeting);
 }
 
-PyObject *buffer_overlaps(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+PyObject *buffer_overlaps(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    (void)module;
     if (nargs != 2 || Py_TYPE(args[0]) != buffer_type || Py_TYPE(args[1]) != buffer_type) {
         PyErr_SetString(PyExc_TypeError, "overlaps(a, b) takes two Buffers");
         return NULL;
@@ -293,9 +270,8 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
     return 0;
 }
 
-static void release_buffer(PyObject *self, Py_buffer *view)
+static void release_buffer(PyObject *Py_UNUSED(self), Py_buffer *view)
 {
-    (void)self;
     PyMem_Free(view->internal);
 }
 
@@ -323,7 +299,7 @@ static PyGetSetDef computed[] = {
 
 static PyMethodDef methods[] = {
     {"part", part, METH_VARARGS, "part(start, shape): elements from start on, over the same memory"},
-    {"__dlpack__", (PyCFunction)(void (*)(void))export_dlpack, METH_VARARGS | METH_KEYWORDS, "DLPack capsule"},
+    {"__dlpack__", FAST(export_dlpack), METH_VARARGS | METH_KEYWORDS, "DLPack capsule"},
     {"__dlpack_device__", export_device, METH_NOARGS, "(device type, device index)"},
     {NULL, NULL, 0, NULL},
 };

@@ -1,5 +1,5 @@
-/* Results as DLPack tensors. The consumer's reference is on the memory, not on a Python object: deleters may be called
- * from any thread, with or without the GIL, and after the interpreter has ended. */
+/* Results as arrays of other libraries: DLPack tensors, and what their libraries make of a Buffer. The consumer's reference is on the
+ * memory, not on a Python object: deleters may be called from any thread, with or without the GIL, and after the interpreter has ended. */
 #include "native.h"
 #include <stdlib.h>
 
@@ -13,36 +13,22 @@ struct exported {
     int64_t lengths[]; /* shape, then strides */
 };
 
-static void export_forget(struct exported *e)
+/* What a tensor's deleter gets lies at the beginning of the block. */
+static void export_forget(void *tensor)
 {
+    struct exported *e = tensor;
     memory_release(e->memory);
     free(e);
 }
 
 static void delete_managed(struct dl_managed *self)
 {
-    export_forget(self->context);
+    export_forget(self);
 }
 
 static void delete_legacy(struct dl_legacy *self)
 {
-    export_forget(self->context);
-}
-
-static struct exported *export_new(struct buffer *b)
-{
-    size_t ndim = (size_t)PyTuple_Size(b->shape);
-    if (!b->memory) {
-        PyErr_SetString(PyExc_BufferError, "only memory that arraycomm allocated is exported");
-        return NULL;
-    }
-    struct exported *e = malloc(sizeof *e + 2 * ndim * sizeof(int64_t));
-    if (!e) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    *e = (struct exported){.memory = memory_retain(b->memory)};
-    return e;
+    export_forget(self);
 }
 
 static void fill_tensor(struct dl_tensor *tensor, struct buffer *b, struct exported *e)
@@ -61,60 +47,45 @@ static void fill_tensor(struct dl_tensor *tensor, struct buffer *b, struct expor
     }
 }
 
-struct dl_managed *export_managed(struct buffer *b)
+/* NULL with an exception. */
+static struct exported *export_new(struct buffer *b, bool versioned)
 {
-    struct exported *e = export_new(b);
-    if (!e)
+    size_t ndim = (size_t)PyTuple_Size(b->shape);
+    if (!b->memory) {
+        PyErr_SetString(PyExc_BufferError, "only memory that arraycomm allocated is exported");
         return NULL;
-    e->managed.version = (struct dl_version){DL_MAJOR, DL_MINOR};
-    e->managed.context = e;
-    e->managed.deleter = delete_managed;
-    e->managed.flags = b->readonly ? DL_READ_ONLY : 0;
-    fill_tensor(&e->managed.tensor, b, e);
-    return &e->managed;
+    }
+    struct exported *e = malloc(sizeof *e + 2 * ndim * sizeof(int64_t));
+    if (!e) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    *e = (struct exported){.memory = memory_retain(b->memory)};
+    if (versioned)
+        e->managed = (struct dl_managed){.version = {DL_MAJOR, DL_MINOR}, .deleter = delete_managed,
+                                         .flags = b->readonly ? DL_READ_ONLY : 0};
+    else
+        e->legacy.deleter = delete_legacy;
+    fill_tensor(versioned ? &e->managed.tensor : &e->legacy.tensor, b, e);
+    return e;
 }
 
-static struct dl_legacy *export_legacy(struct buffer *b)
-{
-    struct exported *e = export_new(b);
-    if (!e)
-        return NULL;
-    e->legacy.context = e;
-    e->legacy.deleter = delete_legacy;
-    fill_tensor(&e->legacy.tensor, b, e);
-    return &e->legacy;
-}
+static const char *const capsule_names[] = {"dltensor", "dltensor_versioned"};
 
 /* A capsule that was consumed has another name. */
-static void drop_managed(PyObject *capsule)
+static void export_drop(PyObject *capsule)
 {
-    struct dl_managed *managed;
-    if (PyCapsule_IsValid(capsule, "dltensor_versioned") && (managed = PyCapsule_GetPointer(capsule, "dltensor_versioned")))
-        managed->deleter(managed);
+    for (int versioned = 0; versioned < 2; versioned++)
+        if (PyCapsule_IsValid(capsule, capsule_names[versioned]))
+            export_forget(PyCapsule_GetPointer(capsule, capsule_names[versioned]));
 }
 
-static void drop_legacy(PyObject *capsule)
+static PyObject *export_capsule(struct buffer *b, bool versioned)
 {
-    struct dl_legacy *legacy;
-    if (PyCapsule_IsValid(capsule, "dltensor") && (legacy = PyCapsule_GetPointer(capsule, "dltensor")))
-        legacy->deleter(legacy);
-}
-
-static PyObject *versioned_capsule(struct buffer *b)
-{
-    struct dl_managed *managed = export_managed(b);
-    PyObject *capsule = managed ? PyCapsule_New(managed, "dltensor_versioned", drop_managed) : NULL;
-    if (managed && !capsule)
-        managed->deleter(managed);
-    return capsule;
-}
-
-static PyObject *legacy_capsule(struct buffer *b)
-{
-    struct dl_legacy *legacy = export_legacy(b);
-    PyObject *capsule = legacy ? PyCapsule_New(legacy, "dltensor", drop_legacy) : NULL;
-    if (legacy && !capsule)
-        legacy->deleter(legacy);
+    struct exported *e = export_new(b, versioned);
+    PyObject *capsule = e ? PyCapsule_New(e, capsule_names[versioned], export_drop) : NULL;
+    if (e && !capsule)
+        export_forget(e);
     return capsule;
 }
 
@@ -144,13 +115,53 @@ PyObject *export_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     if (order_consumer(self, stream))
         return NULL;
-    struct buffer *b = (struct buffer *)self;
-    return major >= DL_MAJOR ? versioned_capsule(b) : legacy_capsule(b);
+    return export_capsule((struct buffer *)self, major >= DL_MAJOR);
 }
 
-PyObject *export_device(PyObject *self, PyObject *none)
+PyObject *export_device(PyObject *self, PyObject *Py_UNUSED(none))
 {
     struct buffer *b = (struct buffer *)self;
-    (void)none;
     return Py_BuildValue("(ii)", b->device_type, b->device_index);
+}
+
+/* ---- results in the library that the input came from ---- */
+
+static PyObject *ndarray; /* numpy's, found when the first numpy array comes back */
+
+static PyObject *wrap_numpy(struct buffer *b)
+{
+    PyObject *descr = dtype_descr(b->dtype);
+    if (descr && !ndarray)
+        ndarray = refuse_call("numpy_ndarray", NULL, NULL);
+    if (!descr || !ndarray)
+        return NULL;
+    return PyObject_CallFunctionObjArgs(ndarray, b->shape, descr, (PyObject *)b, NULL);
+}
+
+static PyObject *wrap_exchange(struct buffer *b, const struct dl_exchange *exchange)
+{
+    void *array = NULL;
+    struct exported *e = export_new(b, true);
+    if (!e || exchange->import_managed(&e->managed, &array))
+        return NULL;
+    return array;
+}
+
+/* wrap(buffer, template) */
+PyObject *export_wrap(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || Py_TYPE(args[0]) != buffer_type || !((struct buffer *)args[0])->memory) {
+        PyErr_SetString(PyExc_TypeError, "wrap(buffer, template) takes a Buffer made by allocate() or pack(), and an array");
+        return NULL;
+    }
+    struct buffer *b = (struct buffer *)args[0];
+    const struct view_type *type = view_type(args[1]);
+    if (type->kind == VIEW_NUMPY)
+        return wrap_numpy(b);
+    if (type->kind == VIEW_EXCHANGE && type->exchange->import_managed)
+        return wrap_exchange(b, type->exchange);
+    static PyObject *elsewhere; /* looking it up costs 0.5 us */
+    if (!elsewhere)
+        elsewhere = refuse_call("elsewhere", NULL, NULL);
+    return elsewhere ? PyObject_CallFunctionObjArgs(elsewhere, args[0], args[1], NULL) : NULL;
 }

@@ -27,9 +27,8 @@ static void give(struct memory *memory)
     free(memory);
 }
 
-static void *later_run(void *unused)
+static void *later_run(void *Py_UNUSED(unused))
 {
-    (void)unused;
     pthread_mutex_lock(&waiting.mutex);
     for (;;) {
         while (!waiting.first)
@@ -82,22 +81,15 @@ bool later_release(struct memory *memory)
     return running;
 }
 
-/* Returns when all that was taken over until now has been given back. No GIL. */
-static void later_wait(void)
+/* give_back(): returns when all memory that was taken over until now has been given back. */
+PyObject *later_give_back(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
+    Py_BEGIN_ALLOW_THREADS
     pthread_mutex_lock(&waiting.mutex);
     unsigned long taken = waiting.taken;
     while (waiting.given_back < taken && atomic_load(&waiting.process) == getpid())
         pthread_cond_wait(&waiting.changed, &waiting.mutex);
     pthread_mutex_unlock(&waiting.mutex);
-}
-
-/* give_back(): returns when no memory waits for a device any more. */
-PyObject *later_give_back(PyObject *module, PyObject *none)
-{
-    (void)module, (void)none;
-    Py_BEGIN_ALLOW_THREADS
-    later_wait();
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }

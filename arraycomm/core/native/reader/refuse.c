@@ -11,19 +11,24 @@ PyObject *refuse_call(const char *function, PyObject *first, PyObject *second)
     return result;
 }
 
-/* The pending exception as an object with its traceback, or None. */
-static PyObject *take_cause(void)
+PyObject *refuse_take(void)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    if (!type)
-        return Py_NewRef(Py_None);
     PyErr_NormalizeException(&type, &value, &traceback);
     if (value && traceback)
         PyException_SetTraceback(value, traceback);
     Py_XDECREF(type);
     Py_XDECREF(traceback);
-    return value ? value : Py_NewRef(Py_None);
+    return value;
+}
+
+PyObject *refuse_raise(PyObject *error)
+{
+    if (error)
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    return NULL;
 }
 
 int refuse_forget(void)
@@ -38,15 +43,12 @@ int refuse(const char *function, PyObject *first, PyObject *second)
 {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
         return -1; /* Ctrl-C, say: it is nobody's fault here */
-    PyObject *cause = take_cause();
-    PyObject *error = second ? refuse_call(function, first, second) : refuse_call(function, first, cause);
-    if (error) {
-        if (cause != Py_None)
-            PyException_SetCause(error, Py_NewRef(cause));
-        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-        Py_DECREF(error);
-    }
-    Py_DECREF(cause);
+    PyObject *cause = refuse_take();
+    PyObject *error = refuse_call(function, first, second ? second : cause ? cause : Py_None);
+    if (error && cause)
+        PyException_SetCause(error, Py_NewRef(cause));
+    refuse_raise(error);
+    Py_XDECREF(cause);
     return -1;
 }
 

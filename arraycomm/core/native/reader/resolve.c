@@ -6,14 +6,7 @@ static struct buffer *plain(const struct view *view, int64_t count)
 {
     PyObject *shape = buffer_shape(view->ndim, view->shape);
     struct buffer *b = shape ? buffer_new(view->data, count, view->dtype, shape, view->owner, NULL) : NULL;
-    if (b) {
-        b->device_type = view->device_type;
-        b->device_index = view->device_index;
-        b->stream = view->stream;
-        b->fleeting = view->fleeting;
-        b->readonly = view->readonly || view->derived;
-    }
-    return b;
+    return buffer_place(b, view->device_type, view->device_index, view->stream, view->readonly || view->derived, view->fleeting);
 }
 
 static struct buffer *packed(const struct view *view, int64_t count)
@@ -69,31 +62,14 @@ static struct buffer *readable(const struct view *view, PyObject *object)
     return b;
 }
 
-PyObject *resolve_in(PyObject *module, PyObject *object)
+static struct buffer *copied(const struct view *view, PyObject *object)
 {
-    struct view view;
-    (void)module;
-    if (view_open(&view, object))
-        return NULL;
-    struct buffer *b = readable(&view, object);
-    view_close(&view);
-    return (PyObject *)b;
-}
-
-PyObject *resolve_pack(PyObject *module, PyObject *object)
-{
-    struct view view;
-    (void)module;
-    if (view_open(&view, object))
-        return NULL;
-    int64_t count = usable(&view, object);
-    struct buffer *b = NULL;
-    if (count >= 0 && view.device_type == DL_CPU)
-        b = packed(&view, count);
-    else if (count >= 0)
+    int64_t count = usable(view, object);
+    if (count >= 0 && view->device_type == DL_CPU)
+        return packed(view, count);
+    if (count >= 0)
         refuse("device_copy", object, NULL);
-    view_close(&view);
-    return (PyObject *)b;
+    return NULL;
 }
 
 static struct buffer *writable(const struct view *view, PyObject *object)
@@ -112,24 +88,33 @@ static struct buffer *writable(const struct view *view, PyObject *object)
     return NULL;
 }
 
-static PyObject *opened_out(PyObject *object, int (*open)(struct view *, PyObject *))
+static PyObject *resolved(PyObject *object, int (*open)(struct view *, PyObject *),
+                          struct buffer *(*make)(const struct view *, PyObject *))
 {
     struct view view;
     if (open(&view, object))
         return NULL;
-    struct buffer *b = writable(&view, object);
+    struct buffer *b = make(&view, object);
     view_close(&view);
     return (PyObject *)b;
 }
 
-PyObject *resolve_out(PyObject *module, PyObject *object)
+PyObject *resolve_in(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    (void)module;
-    return opened_out(object, view_open);
+    return resolved(object, view_open, readable);
 }
 
-PyObject *resolve_writable(PyObject *module, PyObject *object)
+PyObject *resolve_pack(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    (void)module;
-    return opened_out(object, view_open_writable);
+    return resolved(object, view_open, copied);
+}
+
+PyObject *resolve_out(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    return resolved(object, view_open, writable);
+}
+
+PyObject *resolve_writable(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    return resolved(object, view_open_writable, writable);
 }

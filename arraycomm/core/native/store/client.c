@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "client.h"
-#include "events.h"
+#include "base/clock.h"
+#include "server.h"
 #include "torch.h"
 
 static int control(struct store_client *c, int how, int fd, uint32_t events)
@@ -169,7 +169,7 @@ void store_client_answer(struct store_client *c, const struct store_buffer *answ
         store_client_break(c);
     watch_for_room(c, true);
     if (c->torch)
-        c->torch->read = store_now();
+        c->torch->read = clock_now();
 }
 
 void store_client_break(struct store_client *c)
@@ -187,7 +187,7 @@ void store_client_flush(struct store_client *c)
     }
     c->sent += (size_t)sent;
     if (c->torch)
-        c->torch->read = store_now();
+        c->torch->read = clock_now();
     if (c->sent == c->out.size) {
         store_buffer_free(&c->out);
         watch_for_room(c, false);
@@ -232,7 +232,7 @@ int64_t store_client_due(struct store_client *c, int64_t now)
     int64_t due = c->torch->since + STORE_TORCH_NS;
     if (due > now)
         return due;
-    store_torch_late(c->torch);
+    store_torch_complain(c->torch, "a request that was not whole after %lld s", STORE_TORCH_NS / 1000000000);
     store_client_break(c);
     return STORE_NEVER;
 }
@@ -245,11 +245,11 @@ int64_t store_client_limit(struct store_client *c, const struct store_client *al
         return STORE_NEVER;
     }
     if (!c->torch->since)
-        c->torch->since = store_now();
+        c->torch->since = clock_now();
     for (; c->in.size > short_one && all; all = all->next)
         held += all->torch ? all->in.size + all->torch->frame.size : 0;
     if (held > STORE_TORCH_MOST) {
-        store_torch_full(c->torch);
+        store_torch_complain(c->torch, "requests that are not whole, or wait, hold more than %u bytes", STORE_TORCH_MOST);
         store_client_break(c);
     }
     return c->torch->since + STORE_TORCH_NS;
@@ -269,7 +269,7 @@ void store_client_unread(struct store_client *all)
         }
         if (held <= STORE_TORCH_UNREAD)
             return;
-        store_torch_unread(oldest->torch);
+        store_torch_complain(oldest->torch, "answers that are not read hold more than %u bytes", STORE_TORCH_UNREAD);
         store_client_break(oldest);
         store_buffer_free(&oldest->out);
     }

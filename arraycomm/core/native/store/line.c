@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "store.h"
 
 #define SMALL (16 << 10)  /* bytes taken from the server at once */
@@ -27,13 +27,6 @@ struct store_line {
     int64_t looked;
     struct store_buffer request, answer; /* kept for the next */
 };
-
-static int64_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ll + t.tv_nsec;
-}
 
 struct store_line *store_line_new(int sock)
 {
@@ -97,7 +90,7 @@ static ssize_t get_some(const struct store_line *l, char *data, size_t room)
 static int store_line_await(const struct store_line *l, bool writes, int64_t end)
 {
     struct pollfd files[] = {{.fd = l->from, .events = POLLIN}, {.fd = l->sock}, {.fd = writes ? l->to : -1, .events = POLLOUT}};
-    int64_t left = end - now();
+    int64_t left = end - clock_now();
     if (left <= 0)
         return ETIMEDOUT;
     bool last = left <= WAIT_NS;
@@ -154,7 +147,7 @@ static ssize_t poll_answer(const struct store_line *l, char *data, size_t room)
         errno = EAGAIN;
         return -1;
     }
-    for (int64_t until = now() + POLL_NS; now() < until;) {
+    for (int64_t until = clock_now() + POLL_NS; clock_now() < until;) {
         ssize_t size = get_some(l, data, room);
         if (size >= 0 || errno != EAGAIN) {
             next_skip = 1;
@@ -203,7 +196,7 @@ bool store_line_post(struct store_line *l, const char *data, size_t size)
 {
     if (l->kept < 0)
         return false; /* a socket of TCP may take a part */
-    int64_t time = now();
+    int64_t time = clock_now();
     if (time - l->looked > LOOK_NS) {
         if (!quiet(l))
             return false;

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "server.h"
 
 static int start_thread(struct store_server *s)
@@ -87,19 +88,16 @@ int store_server_admit(struct store_server *s, int fd, struct store_torch *torch
     return c ? 0 : -1;
 }
 
-void store_server_counts(struct store_server *s, int *clients, int *waiting)
+int store_server_waiting(const struct store_server *s)
 {
-    pthread_mutex_lock(&s->lock);
-    *clients = s->count;
-    *waiting = s->waiting;
-    pthread_mutex_unlock(&s->lock);
+    return s->waiting;
 }
 
 /* Until all clients have left, or all that are here wait for keys that nobody is left to bring: ranks that came back for the
  * next world before this server, of the last one, was closed. They look for the next server once they hear of the end. */
 static void await_leaving(struct store_server *s, int64_t linger)
 {
-    int64_t end = store_now() + linger;
+    int64_t end = clock_now() + linger;
     struct timespec until = {end / 1000000000, end % 1000000000};
     pthread_mutex_lock(&s->lock);
     s->lingering = true;

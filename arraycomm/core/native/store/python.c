@@ -1,7 +1,7 @@
 /* What Python sees of stores: a table, a server, and a client's requests on a connection. */
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
+#include "base/clock.h"
 #include "native.h"
 #include "store.h"
 #include "torch.h"
@@ -66,9 +66,8 @@ static void free_table(PyObject *capsule)
     store_table_free(PyCapsule_GetPointer(capsule, TABLE));
 }
 
-PyObject *store_python_table(PyObject *module, PyObject *none)
+PyObject *store_python_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    (void)module, (void)none;
     struct store_table *table = store_table_new();
     return table ? PyCapsule_New(table, TABLE, free_table) : PyErr_NoMemory();
 }
@@ -91,9 +90,8 @@ static PyObject *apply(struct store_table *table, const struct store_buffer *req
 }
 
 /* store_apply(table, op, strings) -> (code, strings, False), or the bytes of the key that is missing */
-PyObject *store_python_apply(PyObject *module, PyObject *args)
+PyObject *store_python_apply(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *capsule, *strings;
     int op;
     if (!PyArg_ParseTuple(args, "OiO", &capsule, &op, &strings))
@@ -110,63 +108,41 @@ PyObject *store_python_apply(PyObject *module, PyObject *args)
 /* ---- a server ---- */
 
 /* store_serve() -> server; OSError */
-PyObject *store_python_serve(PyObject *module, PyObject *none)
+PyObject *store_python_serve(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    (void)module, (void)none;
     struct store_server *server = store_server_new();
     return server ? PyCapsule_New(server, SERVER, NULL) : PyErr_SetFromErrno(PyExc_OSError);
 }
 
-static PyObject *admit(PyObject *capsule, int fd, struct store_torch *torch)
+/* store_admit(server, descriptor[, world size, complaints]): the server owns it from here on; OSError. With the last two the client
+ * speaks the protocol of torch's store; 0 is no world size. When it is disconnected a line is written to `complaints`, a pipe that
+ * does not block. */
+PyObject *store_python_admit(PyObject *Py_UNUSED(module), PyObject *args)
 {
+    PyObject *capsule;
+    int fd, complaints = -1;
+    long long world_size = 0;
+    if (!PyArg_ParseTuple(args, "Oi|Li", &capsule, &fd, &world_size, &complaints))
+        return NULL;
     struct store_server *server = PyCapsule_GetPointer(capsule, SERVER);
+    struct store_torch *torch = server && complaints >= 0 ? store_torch_new(world_size, complaints) : NULL;
+    if (complaints >= 0 && !torch)
+        return server ? PyErr_NoMemory() : NULL;
     if (server && !store_server_admit(server, fd, torch))
         return Py_NewRef(Py_None);
     store_torch_free(torch);
     return server ? PyErr_SetFromErrno(PyExc_OSError) : NULL;
 }
 
-/* store_admit(server, descriptor): the server owns it from here on; OSError */
-PyObject *store_python_admit(PyObject *module, PyObject *args)
+PyObject *store_python_waiting(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
-    (void)module;
-    PyObject *capsule;
-    int fd;
-    if (!PyArg_ParseTuple(args, "Oi", &capsule, &fd))
-        return NULL;
-    return admit(capsule, fd, NULL);
-}
-
-/* store_admit_torch(server, descriptor, world size, complaints): the same of a client that speaks the protocol of torch's store; 0
- * is no world size. When it is disconnected a line is written to `complaints`, a pipe that does not block. */
-PyObject *store_python_admit_torch(PyObject *module, PyObject *args)
-{
-    (void)module;
-    PyObject *capsule;
-    int fd, complaints;
-    long long world_size;
-    if (!PyArg_ParseTuple(args, "OiLi", &capsule, &fd, &world_size, &complaints))
-        return NULL;
-    struct store_torch *torch = store_torch_new(world_size, complaints);
-    return torch ? admit(capsule, fd, torch) : PyErr_NoMemory();
-}
-
-/* store_counts(server) -> (clients, requests that wait) */
-PyObject *store_python_counts(PyObject *module, PyObject *capsule)
-{
-    (void)module;
     struct store_server *server = PyCapsule_GetPointer(capsule, SERVER);
-    int clients, waiting;
-    if (!server)
-        return NULL;
-    store_server_counts(server, &clients, &waiting);
-    return Py_BuildValue("(ii)", clients, waiting);
+    return server ? PyLong_FromLong(store_server_waiting(server)) : NULL;
 }
 
 /* store_end(server, seconds): the server must not be used afterwards */
-PyObject *store_python_end(PyObject *module, PyObject *args)
+PyObject *store_python_end(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *capsule;
     double linger;
     if (!PyArg_ParseTuple(args, "Od", &capsule, &linger))
@@ -189,16 +165,13 @@ static void free_line(PyObject *capsule)
 
 static int64_t after(double seconds)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ll + t.tv_nsec + (int64_t)(seconds * 1e9);
+    return clock_now() + (int64_t)(seconds * 1e9);
 }
 
 /* store_line(descriptor, seconds) -> line; the socket must live as long. With seconds above 0 a server on this host is asked
  * to go over to pipes, which takes that long at most. OSError. */
-PyObject *store_python_line(PyObject *module, PyObject *args)
+PyObject *store_python_line(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     int sock, failed = 0;
     double seconds;
     if (!PyArg_ParseTuple(args, "id", &sock, &seconds))
@@ -255,81 +228,31 @@ static bool store_python_text_of(PyObject *object, struct store_bytes *out)
     return out->data;
 }
 
-/* (line, code, strings, milliseconds, grace) of a call; NULL with an exception. */
-struct call {
-    struct store_line *line;
-    int code;
-    PyObject *strings;
-    uint32_t milliseconds;
-    double grace;
-};
-
-static bool parse(PyObject *const *args, Py_ssize_t count, struct call *call)
-{
-    if (count != 5) {
-        PyErr_Format(PyExc_TypeError, "5 arguments are needed, not %zd", count);
-        return false;
-    }
-    *call = (struct call){PyCapsule_GetPointer(args[0], LINE), (int)PyLong_AsLong(args[1]), args[2],
-                          (uint32_t)PyLong_AsUnsignedLong(args[3]), PyFloat_AsDouble(args[4])};
-    return !PyErr_Occurred();
-}
-
-/* As encode(), of a list or tuple of the user's keys. False where one is not, or memory ran out. */
-static bool encode_keys(struct store_buffer *b, const struct call *call)
-{
-    bool list = PyList_Check(call->strings);
-    if (!list && !PyTuple_Check(call->strings))
-        return false;
-    Py_ssize_t count = PySequence_Size(call->strings);
-    store_frame_begin(b, call->code, call->milliseconds, (uint32_t)count);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *key = list ? PyList_GetItem(call->strings, i) : PyTuple_GetItem(call->strings, i);
-        struct store_bytes text;
-        if (!key || !PyUnicode_Check(key) || !store_python_text_of(key, &text) || text.size >= SHORT || (text.size && !text.data[0]))
-            return false;
-        store_frame_put(b, (uint32_t)i, text.data, text.size);
-    }
-    store_frame_end(b);
-    return !b->failed;
-}
-
 /* store_request(line, code, strings, milliseconds, grace) -> (code, strings, whether the server says goodbye, with the answer
  * or behind it): sends a request and waits for its answer, `grace` seconds longer than the request may wait in the server.
  * OSError, ValueError. */
-PyObject *store_python_request(PyObject *module, PyObject *const *args, Py_ssize_t count)
+PyObject *store_python_request(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    (void)module;
-    struct call call;
     PyObject *result = NULL;
-    if (!parse(args, count, &call))
+    if (count != 5)
+        return PyErr_Format(PyExc_TypeError, "5 arguments are needed, not %zd", count);
+    struct store_line *line = PyCapsule_GetPointer(args[0], LINE);
+    int code = (int)PyLong_AsLong(args[1]);
+    uint32_t milliseconds = (uint32_t)PyLong_AsUnsignedLong(args[3]);
+    double grace = PyFloat_AsDouble(args[4]);
+    if (PyErr_Occurred())
         return NULL;
-    struct store_exchange x = store_line_begin(call.line, call.code & STORE_POSTED, after(call.milliseconds / 1000. + call.grace));
-    if (!encode(&x.request, call.code, call.strings, call.milliseconds))
+    struct store_exchange x = store_line_begin(line, code & STORE_POSTED, after(milliseconds / 1000. + grace));
+    if (!encode(&x.request, code, args[2], milliseconds))
         result = store_python_run(&x);
-    store_line_end(&x);
-    return result;
-}
-
-/* store_ask(line, code, keys, milliseconds, grace): the same, of short keys that a user gave. None, and nothing is sent, where
- * they are anything else: the slow path does it or says why not. */
-PyObject *store_python_ask(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    (void)module;
-    struct call call;
-    if (!parse(args, count, &call))
-        return NULL;
-    struct store_exchange x = store_line_begin(call.line, false, after(call.milliseconds / 1000. + call.grace));
-    PyObject *result = encode_keys(&x.request, &call) ? store_python_run(&x) : Py_NewRef(Py_None);
     store_line_end(&x);
     return result;
 }
 
 /* store_post(line, key, value) -> whether it was sent. If not, the slow path (store_request) does it or says why not.
  * Sending takes less than giving the GIL away, and does not block. */
-PyObject *store_python_post(PyObject *module, PyObject *const *args, Py_ssize_t count)
+PyObject *store_python_post(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    (void)module;
     struct store_bytes key, value;
     char data[SHORT];
     if (count != 3 || !PyUnicode_Check(args[1]) || !store_python_text_of(args[1], &key) || !store_python_text_of(args[2], &value)

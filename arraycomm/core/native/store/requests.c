@@ -163,7 +163,7 @@ static bool set_all(struct work *w)
 }
 
 /* All of it is checked first; keys that are there already are counted as if they were new. */
-static bool set(struct work *w)
+static void set(struct work *w)
 {
     struct store_cursor cursor = store_frame_strings(w->request);
     struct store_bytes key, value;
@@ -173,15 +173,14 @@ static bool set(struct work *w)
     cursor = store_frame_strings(w->request);
     while (store_frame_next(&cursor, &key) && store_frame_next(&cursor, &value))
         if (!store_requests_fits(w, key, value.size, w->request->count > 2 ? need : 0))
-            return true;
+            return;
     if (w->request->count > 2 && !set_all(w))
         no_memory(w);
     else if (w->request->count != 2 || write_value(w, w->arg[0], w->arg[1], nothing))
         answer_nothing(w);
-    return true;
 }
 
-static bool store_requests_get(struct work *w)
+static void store_requests_get(struct work *w)
 {
     struct store_cursor cursor = store_frame_strings(w->request);
     store_frame_begin(w->answer, STORE_OK, 0, w->request->count);
@@ -189,12 +188,11 @@ static bool store_requests_get(struct work *w)
         const struct store_entry *entry = store_table_entry(w->t, key, false);
         if (!entry || !entry->value) {
             w->missing = key;
-            return false;
+            return;
         }
         store_frame_put(w->answer, cursor.index - 1, entry->value, entry->value_size);
     }
     store_frame_end(w->answer);
-    return true;
 }
 
 static bool parse_number(struct store_bytes text, int64_t *out)
@@ -209,7 +207,7 @@ static bool parse_number(struct store_bytes text, int64_t *out)
     return !errno && end == copy + text.size;
 }
 
-static bool add(struct work *w)
+static void add(struct work *w)
 {
     const struct store_entry *entry = store_table_entry(w->t, w->arg[0], false);
     int64_t old = 0, more;
@@ -218,15 +216,14 @@ static bool add(struct work *w)
         || __builtin_add_overflow(old, more, &old)) {
         store_frame_text(w->answer, STORE_BAD_REQUEST, "cannot add to key '%.*s': its value is not a decimal number, or the sum "
                          "does not fit 64 bits", shown(w->arg[0]), w->arg[0].data);
-        return true;
+        return;
     }
     struct store_bytes sum = {text, (uint32_t)snprintf(text, sizeof text, "%" PRId64, old)};
     if (write_value(w, w->arg[0], sum, nothing))
         store_requests_answer(w, sum);
-    return true;
 }
 
-static bool compare_set(struct work *w)
+static void compare_set(struct work *w)
 {
     const struct store_entry *entry = store_table_entry(w->t, w->arg[0], false);
     struct store_bytes current = value_of(entry), expected = w->arg[1];
@@ -237,17 +234,15 @@ static bool compare_set(struct work *w)
         store_requests_answer(w, current);
     else if (write_value(w, w->arg[0], w->arg[2], nothing))
         store_requests_answer(w, w->arg[2]);
-    return true;
 }
 
-static bool store_requests_append(struct work *w)
+static void store_requests_append(struct work *w)
 {
     if (write_value(w, w->arg[0], value_of(store_table_entry(w->t, w->arg[0], false)), w->arg[1]))
         answer_nothing(w);
-    return true;
 }
 
-static bool delete(struct work *w)
+static void delete(struct work *w)
 {
     struct store_entry *entry = store_table_entry(w->t, w->arg[0], false);
     bool there = entry && entry->value;
@@ -259,7 +254,6 @@ static bool delete(struct work *w)
         store_table_tidy(w->t, entry);
     }
     answer_number(w, there);
-    return true;
 }
 
 /* A queue that is not empty is there too. */
@@ -276,27 +270,24 @@ static bool all_there(struct work *w)
     return true;
 }
 
-static bool store_requests_wait(struct work *w)
+static void store_requests_wait(struct work *w)
 {
-    bool there = all_there(w);
-    if (there)
+    if (all_there(w))
         answer_nothing(w);
-    return there;
 }
 
-static bool check(struct work *w)
+static void check(struct work *w)
 {
     answer_number(w, all_there(w));
-    return true;
+    w->missing.data = NULL; /* nothing is waited for */
 }
 
-static bool num_keys(struct work *w)
+static void num_keys(struct work *w)
 {
     answer_number(w, (int64_t)w->t->listed);
-    return true;
 }
 
-static bool list_keys(struct work *w)
+static void list_keys(struct work *w)
 {
     uint32_t index = 0;
     store_frame_begin(w->answer, STORE_OK, 0, (uint32_t)w->t->listed);
@@ -305,21 +296,20 @@ static bool list_keys(struct work *w)
             if (entry->value && store_listed(entry))
                 store_frame_put(w->answer, index++, entry->key, entry->key_size);
     store_frame_end(w->answer);
-    return true;
 }
 
-static bool push(struct work *w)
+static void push(struct work *w)
 {
     struct store_bytes key = w->arg[0], value = w->arg[1];
     int64_t grows = (int64_t)key.size + value.size + OVERHEAD;
     if (!store_requests_fits(w, key, value.size, grows))
-        return true;
+        return;
     struct store_item *item = malloc(sizeof *item + value.size);
     struct store_entry *entry = item ? store_table_entry(w->t, key, true) : NULL;
     if (!entry) {
         free(item);
         no_memory(w);
-        return true;
+        return;
     }
     item->next = NULL;
     item->size = value.size;
@@ -329,38 +319,35 @@ static bool push(struct work *w)
     entry->queued++;
     w->t->room -= grows;
     answer_nothing(w);
-    return true;
 }
 
-static bool pop(struct work *w)
+static void pop(struct work *w)
 {
     struct store_entry *entry = store_table_entry(w->t, w->arg[0], false);
     struct store_item *item = entry ? entry->head : NULL;
     if (!item) {
         w->missing = w->arg[0];
-        return false;
+        return;
     }
     store_requests_answer(w, (struct store_bytes){item->data, item->size});
     if (w->answer->failed)
-        return true; /* it stays */
+        return; /* it stays */
     entry->head = item->next;
     entry->queued--;
     w->t->room += (int64_t)entry->key_size + item->size + OVERHEAD;
     free(item);
     store_table_tidy(w->t, entry);
-    return true;
 }
 
-static bool queue_len(struct work *w)
+static void queue_len(struct work *w)
 {
     const struct store_entry *entry = store_table_entry(w->t, w->arg[0], false);
     answer_number(w, entry ? entry->queued : 0);
-    return true;
 }
 
 #define ANY 255
 static const struct {
-    bool (*handle)(struct work *w); /* false: w->missing has to come first */
+    void (*handle)(struct work *w); /* sets w->missing where that has to come first */
     uint8_t strings;
 } handlers[STORE_OPS] = {
     {set, ANY}, {store_requests_get, ANY}, {add, 2}, {compare_set, 3}, {store_requests_append, 2}, {delete, 1}, {store_requests_wait, ANY}, {check, ANY},
@@ -389,12 +376,12 @@ bool store_table_apply(struct store_table *t, const struct store_frame *request,
         no_memory(&w);
         return false;
     }
-    bool waits = !handlers[op].handle(&w);
+    handlers[op].handle(&w);
     *missing = w.missing;
-    if (!waits && answer_to->failed) /* nothing has changed: what tells of changes has room */
+    if (!missing->data && answer_to->failed) /* nothing has changed: what tells of changes has room */
         store_frame_text(answer_to, STORE_OVER_QUOTA, answer_to->large ? "the answer is larger than %lld bytes"
                          : "the store's process has no memory for the answer, of less than %lld bytes", STORE_MAX_FRAME);
-    return waits;
+    return missing->data;
 }
 
 bool store_table_brings(const struct store_frame *request, uint32_t *every)

@@ -5,13 +5,15 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include "base/clock.h"
 #include "server.h"
 #include "torch.h"
 
 #define EVENTS 64
+#define POLL_NS 30000
+#define MOST_SKIPPED 32
 #define AGAIN_NS 20000000 /* until a will that could not be written is tried again */
 #define PIECE (64 << 10)  /* bytes of values that a client of torch's kind is sent at once, or one value */
-
 
 /* ---- requests that wait ---- */
 
@@ -125,7 +127,7 @@ static void retry(struct store_server *s, struct store_bytes key)
 
 static void expire(struct store_server *s)
 {
-    int64_t time = store_now();
+    int64_t time = clock_now();
     s->next_end = STORE_NEVER;
     pthread_mutex_lock(&s->lock);
     for (struct store_client *c = s->clients; c; c = c->next) {
@@ -179,7 +181,7 @@ static void request(struct store_server *s, struct store_client *c, const struct
         return;
     }
     if (frame->milliseconds)
-        c->end = store_now() + frame->milliseconds * 1000000ll;
+        c->end = clock_now() + frame->milliseconds * 1000000ll;
     attempt(s, c, frame);
     wake_waiters(s, frame);
 }
@@ -347,6 +349,30 @@ static void say_goodbye(struct store_server *s)
             store_client_answer(c, &s->answer);
 }
 
+/* ---- the clients' events ---- */
+
+static int store_server_patience(int64_t end)
+{
+    if (end == STORE_NEVER)
+        return -1;
+    int64_t left = (end - clock_now() + 999999) / 1000000;
+    return left < 0 ? 0 : left > 3600000 ? 3600000 : (int)left;
+}
+
+/* As epoll_wait(), until s->next_end. Looks on for a moment before it sleeps, if that has been worth it lately: being woken costs more
+ * than a request. */
+static int store_server_await(struct store_server *s, struct epoll_event *events)
+{
+    int found = epoll_wait(s->epoll, events, EVENTS, 0);
+    if (!found && s->skip-- <= 0) {
+        for (int64_t until = clock_now() + POLL_NS; !found && clock_now() < until;)
+            found = epoll_wait(s->epoll, events, EVENTS, 0);
+        s->next_skip = found ? 1 : s->next_skip < MOST_SKIPPED ? 2 * s->next_skip : MOST_SKIPPED;
+        s->skip = found ? 0 : s->next_skip;
+    }
+    return found ? found : epoll_wait(s->epoll, events, EVENTS, store_server_patience(s->next_end));
+}
+
 /* A client with pipes has two descriptors, and may be among the events of one moment twice: it has gone at the second. */
 static void forget_events(const struct store_client *c, struct epoll_event *from, const struct epoll_event *end)
 {
@@ -360,7 +386,7 @@ void *store_server_run(void *argument)
     struct store_server *s = argument;
     struct epoll_event events[EVENTS];
     while (!s->stopping) {
-        int found = store_events_await(&s->events, s->epoll, s->next_end, events, EVENTS);
+        int found = store_server_await(s, events);
         for (int i = 0; i < found; i++) {
             struct store_client *c = events[i].data.ptr;
             if (c && !c->broken)
@@ -375,9 +401,9 @@ void *store_server_run(void *argument)
         }
         if (s->due)
             execute_wills(s);
-        if (s->due && store_now() + AGAIN_NS < s->next_end) /* there was no memory */
-            s->next_end = store_now() + AGAIN_NS;
-        if (s->next_end != STORE_NEVER && store_now() >= s->next_end)
+        if (s->due && clock_now() + AGAIN_NS < s->next_end) /* there was no memory */
+            s->next_end = clock_now() + AGAIN_NS;
+        if (s->next_end != STORE_NEVER && clock_now() >= s->next_end)
             expire(s);
         if (s->answer.room > STORE_CHUNK) /* a rare one; not to be kept */
             store_buffer_free(&s->answer);

@@ -136,7 +136,7 @@ struct store_torch;
 /* Any thread. Takes the connected, admitted socket, and for a client that speaks torch's protocol its translator, else NULL. 0, or
  * -1 with errno set and both still the caller's. */
 int store_server_admit(struct store_server *s, int fd, struct store_torch *torch);
-void store_server_counts(struct store_server *s, int *clients, int *waiting);
+int store_server_waiting(const struct store_server *s); /* requests */
 /* Waits up to `linger` ns for the clients to leave, then ends the thread and all connections, and frees the server.
  * In a child made by fork it only closes the child's copies. Blocks. */
 void store_server_end(struct store_server *s, int64_t linger);

@@ -64,8 +64,7 @@ void store_torch_free(struct store_torch *t)
 }
 
 /* One that nobody reads is lost: the pipe does not block. */
-__attribute__((format(printf, 2, 3)))
-static void complain(const struct store_torch *t, const char *format, ...)
+void store_torch_complain(const struct store_torch *t, const char *format, ...)
 {
     char text[400];
     va_list arguments;
@@ -78,21 +77,6 @@ static void complain(const struct store_torch *t, const char *format, ...)
     text[size] = '\n';
     ssize_t written = write(t->complaints, text, (size_t)size + 1);
     (void)written;
-}
-
-void store_torch_late(const struct store_torch *t)
-{
-    complain(t, "a request that was not whole after %lld s", STORE_TORCH_NS / 1000000000);
-}
-
-void store_torch_full(const struct store_torch *t)
-{
-    complain(t, "requests that are not whole, or wait, hold more than %u bytes", STORE_TORCH_MOST);
-}
-
-void store_torch_unread(const struct store_torch *t)
-{
-    complain(t, "answers that are not read hold more than %u bytes", STORE_TORCH_UNREAD);
 }
 
 /* ---- what comes ---- */
@@ -121,7 +105,7 @@ static bool take_bytes(struct reader *r, int64_t most, struct store_bytes *out)
         return false;
     if (size < 0 || size > most) {
         r->wrong = true;
-        complain(r->t, "a key or value of %" PRId64 " bytes; up to %" PRId64 " are allowed", size, most);
+        store_torch_complain(r->t, "a key or value of %" PRId64 " bytes; up to %" PRId64 " are allowed", size, most);
         return false;
     }
     if (r->end - r->at < size)
@@ -185,7 +169,7 @@ static bool begin_request(struct store_torch *t, struct reader *r, const char *d
         return false;
     if (t->times < 0 || t->times > MOST_KEYS) {
         r->wrong = true;
-        complain(t, "a list of %" PRId64, t->times);
+        store_torch_complain(t, "a list of %" PRId64, t->times);
         return false;
     }
     t->fields = 0;
@@ -204,7 +188,7 @@ static bool translate(struct store_torch *t, struct reader *r, const char *data)
         t->reached = (size_t)(r->at - data);
     if (r->wrong || (t->fields < count && r->end - data > STORE_TORCH_MOST)) {
         if (!r->wrong)
-            complain(t, "a request of more than %u bytes", STORE_TORCH_MOST);
+            store_torch_complain(t, "a request of more than %u bytes", STORE_TORCH_MOST);
         return !(r->wrong = true);
     }
     if (t->fields < count)
@@ -223,7 +207,7 @@ static bool translate(struct store_torch *t, struct reader *r, const char *data)
 static int64_t greet(struct store_torch *t, const char *data, size_t size)
 {
     if (memcmp(data, greeting, size < sizeof greeting ? size : sizeof greeting)) {
-        complain(t, "it does not speak the protocol of torch's store");
+        store_torch_complain(t, "it does not speak the protocol of torch's store");
         return -1;
     }
     t->greeted = size >= sizeof greeting;
@@ -242,7 +226,7 @@ int64_t store_torch_read(struct store_torch *t, const char *data, size_t size, s
     if (t->request == PING)
         return size < 5 ? 0 : (store_buffer_append(answer, data + 1, 4), 5);
     if (t->request >= sizeof rows / sizeof *rows || !rows[t->request].holds) {
-        complain(t, "request %d is not known", t->request);
+        store_torch_complain(t, "request %d is not known", t->request);
         return -1;
     }
     struct reader r = {.at = data + 1, .end = data + size, .t = t};
@@ -344,17 +328,17 @@ bool store_torch_answer(struct store_torch *t, const struct store_buffer *from, 
     struct store_frame done, got;
     struct store_bytes text = {"", 0};
     if (from->failed || !store_frame_parse(&done, t->frame.data, t->frame.size) || !store_frame_parse(&got, from->data, from->size)) {
-        complain(t, "the server has no memory for its request");
+        store_torch_complain(t, "the server has no memory for its request");
         return false;
     }
     if (got.code == STORE_TIMED_OUT && rows[t->request].answer != MAYBE) {
-        complain(t, "it asks for a key that is not there, without having waited for it");
+        store_torch_complain(t, "it asks for a key that is not there, without having waited for it");
         return false;
     }
     if (got.code != STORE_OK && got.code != STORE_TIMED_OUT) {
         struct store_cursor cursor = store_frame_strings(&got);
         store_frame_next(&cursor, &text);
-        complain(t, "%.*s", (int)text.size, text.data);
+        store_torch_complain(t, "%.*s", (int)text.size, text.data);
         return false;
     }
     t->next = next_after(t, &done, &got);

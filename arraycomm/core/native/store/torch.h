@@ -35,10 +35,9 @@ void store_torch_free(struct store_torch *t);
 /* Reads one request; what has come of it before is not looked at again. The bytes it had, 0 while it is not whole, -1 for what is none
  * (complained of). Then either t->frame is to be carried out, or it is answered already: t->frame is empty and `answer` is not, or failed. */
 int64_t store_torch_read(struct store_torch *t, const char *data, size_t size, struct store_buffer *answer);
-/* Complaints about one that is disconnected for the time, or for the memory, that its request takes. */
-void store_torch_late(const struct store_torch *t);
-void store_torch_full(const struct store_torch *t);
-void store_torch_unread(const struct store_torch *t);
+/* Says why the client is disconnected. */
+__attribute__((format(printf, 2, 3)))
+void store_torch_complain(const struct store_torch *t, const char *format, ...);
 /* Appends what the client is told when t->frame was answered so; nothing for some requests, and while more is to be carried out. False,
  * after a complaint, where it has to be disconnected. */
 bool store_torch_answer(struct store_torch *t, const struct store_buffer *from, struct store_buffer *answer);
