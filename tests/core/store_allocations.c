@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "store/store.h"
-#include "store/torch.h"
 
 #define PATIENCE 30000 /* ms; then it hangs */
 #define ROOM (4u << 20)

@@ -1,7 +1,7 @@
 /* A store's table and its wills, without a server: what keys that come and go leave behind, which is nothing. */
 #include <stdio.h>
 #include <string.h>
-#include "store/table.h"
+#include "store/store.h"
 
 static int wrong;
 

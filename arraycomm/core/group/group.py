@@ -78,7 +78,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, SymmetricArrays, Short
         self._movers = routes.by_type
         self._communicator = routes.main
         self._on_close = on_close
-        self._batch = self._flight = None  # these and the next are for the fast path (native/call/shortcut.h)
+        self._batch = self._flight = None  # these and the next are for the fast path (native/call/call.h)
         self._shortcut = routes.main.shortcut
         self._splits = 0
         self._children: list[Group] = []

@@ -1,6 +1,5 @@
 /* The extension is cffi's module; this puts the functions of this folder beside its `ffi` and `lib`. */
 #include "flight/flight.h"
-#include "call/operation.h"
 
 /* cffi's own init function, renamed by cffi_build. */
 PyObject *engine_cffi_init(void);

@@ -193,7 +193,7 @@ PyObject *work_new(PyObject *pending, enum work_makes makes, PyObject *make, PyO
 /* Received(array, source, tag). Takes the reference to the array. */
 PyObject *work_received(PyObject *array, int source, int64_t tag);
 
-/* ---- shortcut.c, shortcut_types.c: plain operations in one native call (shortcut.h) ---- */
+/* ---- shortcut.c, shortcut_types.c: plain operations in one native call (call/call.h) ---- */
 int shortcut_init(PyObject *module);
 
 /* ---- store/python.c: the stores of arraycomm.core.bootstrap.store ---- */

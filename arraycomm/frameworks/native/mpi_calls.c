@@ -5,10 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "call/handle.h"
-#include "mpi_clique.h"
+#include "call/call.h"
 #include "mpi_names.h"
-#include "xla_frame.h"
+#include "xla_ffi.h"
 
 enum { MPI_ERROR = 1, MPI_TEXT = 1024, MPI_ROOM = 1 << 16 }; /* TEXT: the caller's room; ROOM: devices of a clique */
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "mpi_clique.h"
+#include "mpi_names.h"
 
 static const char clique_type[] = "N3xla3cpu12CpuCliqueKeyE";
 

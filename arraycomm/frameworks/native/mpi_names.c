@@ -1,6 +1,5 @@
 /* What MPItrampoline has to find in the library besides the calls that jaxlib makes: the version of its ABI, MPI's constants, and
  * functions that say that they are not there. */
-#include <stdint.h>
 #include <stdio.h>
 
 #include "acomm_xla.h"

@@ -2,6 +2,7 @@
  * MPIABI_ before it. It ends the process where one is missing; jaxlib's collectives use those of mpi_calls.c only. */
 #ifndef MPI_NAMES_H
 #define MPI_NAMES_H
+#include <stdint.h>
 
 /* Functions that jaxlib does not call. */
 #define MPI_ABSENT(X) \
@@ -100,4 +101,7 @@ enum { MPI_VALUE_FIRST = 1000, MPI_CONSTANTS(MPI_VALUE) };
 #define MPI_EXPORTED __attribute__((visibility("default")))
 /* Notes the text for this thread's MPI_Error_string(), and gives the code that a failed call returns. */
 int mpi_failed(const char *text);
+/* The devices of a communicator that XLA is about to make: in mpi_clique.c. Called in MPI_Comm_split(), whose return address is `caller`: the global ids of the clique's devices into `devices`, which has
+ * room for so many; how many they are. 0: not found. The first is `color`, and there are more than `key`. */
+int mpi_clique_find(int color, int key, const void *caller, int32_t *devices, int room);
 #endif

@@ -4,9 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "acomm_xla.h"
-#include "call/handle.h"
-#include "xla_frame.h"
+#include "call/call.h"
+#include "xla_ffi.h"
 
 static acomm_call xla_call_describe(const int64_t *f, int kind)
 {

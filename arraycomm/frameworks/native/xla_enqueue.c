@@ -2,8 +2,8 @@
  * communicator enqueues the operation on XLA's stream, from Python: NCCL's calls are polled and watched there. */
 #include <string.h>
 
-#include "call/handle.h"
-#include "xla_frame.h"
+#include "call/call.h"
+#include "xla_ffi.h"
 
 static PyObject *enqueue; /* enqueue(fields, source, target, stream) -> None, or text of the error */
 

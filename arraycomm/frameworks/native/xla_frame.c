@@ -1,8 +1,8 @@
 /* Reads the arguments, results and attributes of a call of XLA's FFI. */
 #include <stdlib.h>
 
-#include "call/handle.h"
-#include "xla_frame.h"
+#include "call/call.h"
+#include "xla_ffi.h"
 
 static xla_error *error(const struct xla_frame *frame, int code, const char *message)
 {

@@ -1,7 +1,7 @@
 /* What the files of the C API (arraycomm.h) share. All of it runs without the GIL, except where it stands. */
 #ifndef NATIVE_C_API_H
 #define NATIVE_C_API_H
-#include "call/handle.h"
+#include "call/call.h"
 
 enum { C_API_TEXT = 1024 };
 
@@ -14,7 +14,7 @@ struct error {
     char text[C_API_TEXT];
 };
 extern _Thread_local struct error c_api_last;
-/* Returns the code, as c_api_fail() of handle.h. */
+/* Returns the code, as c_api_fail() of call/call.h. */
 int c_api_say(int64_t number, int code, const char *text);
 /* With the GIL: the text is an exception's. */
 void c_api_say_exception(PyObject *error);

@@ -1,6 +1,5 @@
 /* Calls of the C API: checked, completed, run. */
 #include "c_api.h"
-#include "call/forms.h"
 
 static int call_refuse(const struct visit *v, const char *why)
 {

@@ -1,5 +1,5 @@
 /* The methods of a group that have a fast path: their parameters, and what results they give. */
-#include "forms.h"
+#include "call.h"
 #include <string.h>
 
 static const char *const NAMES[ROLES] = {

@@ -1,5 +1,5 @@
 /* The table of handles: written with the GIL, read without. */
-#include "handle.h"
+#include "call.h"
 
 #include <sched.h>
 #include <stdatomic.h>

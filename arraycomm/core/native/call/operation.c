@@ -1,6 +1,6 @@
 /* An operation under way in the engine: the handle, the memory that it uses, and how it ended. It fulfils
  * arraycomm.core.interface.backend.Work for backends that lend their entry points. */
-#include "operation.h"
+#include "call.h"
 #include "flight/flight.h"
 #include <math.h>
 #include <sched.h>

@@ -1,10 +1,11 @@
 /* The fast path from arrays to the engine: a plain operation in one native call.
  *
- * It takes packed host arrays in the plain forms (forms.h), and declines everything else by returning NotImplemented: then
+ * It takes packed host arrays in the plain forms (call.h), and declines everything else by returning NotImplemented: then
  * the method's Python code takes the slow path, which is the reference, handles the rest and explains what is wrong. Ranks
  * may go different ways in one call; the engine cannot tell. The backend lends the entry points as an address, so nothing
  * here knows it. */
-#include "shortcut.h"
+#include "call.h"
+#include "flight/flight.h"
 
 #define ARGUMENTS_OFFSET ((size_t)1 << (8 * sizeof(size_t) - 1)) /* of PEP 590, part of the stable ABI since 3.12 only */
 
@@ -368,7 +369,7 @@ static PyObject *with_array(struct trip *t)
     return result;
 }
 
-/* The result, or NotImplemented; a Work at once where it `begins` only. `given`: arguments by role, see forms.h.
+/* The result, or NotImplemented; a Work at once where it `begins` only. `given`: arguments by role, see call.h.
  * flight: where it is recorded, as the group of that row; NULL: nowhere. Out of line: its frame is large, and calls that are
  * declined need none. */
 static __attribute__((noinline)) PyObject *take(PyObject *self, const struct shortcut_method *m, bool begins, PyObject **given,

@@ -5,8 +5,7 @@
  *         def all_reduce(self, ...): the slow path
  *
  * A method is called by vectorcall, so a call makes no frame, tuple or dict until it takes the slow path. */
-#include "handle.h"
-#include "shortcut.h"
+#include "call.h"
 #include <stddef.h>
 #include <structmember.h>
 
@@ -154,7 +153,7 @@ static PyMethodDef shortcut_methods[] = {
     {"__enter__", shortcut_enter, METH_NOARGS, "Inside, a caller of the engine finds the group: end() waits."},
     {"__exit__", shortcut_leave, METH_VARARGS, NULL},
     {"end", shortcut_end, METH_NOARGS, "The engine has ended all operations: their handles are given back. Waits for all calls."},
-    {"number", shortcut_number, METH_O, "number(group) -> the Group's handle for native callers, see handle.h"},
+    {"number", shortcut_number, METH_O, "number(group) -> the Group's handle for native callers, see call.h"},
     {"operation", shortcut_operation, METH_VARARGS,
      "operation(handle, owners) -> Operation for a handle at an address, with what its memory belongs to"},
     {NULL, NULL, 0, NULL},

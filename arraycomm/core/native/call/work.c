@@ -1,6 +1,6 @@
 /* Work: what an asynchronous call returns. Its operation is one of the engine's (operation.c), or any object that fulfils
  * arraycomm.core.interface.backend.Work; its result is made when it is first asked for. */
-#include "operation.h"
+#include "call.h"
 
 struct work {
     PyObject_HEAD

@@ -4,7 +4,7 @@
  * Everything under the GIL: each function is one step for other threads, except where it says that it calls Python. */
 #ifndef NATIVE_FLIGHT_H
 #define NATIVE_FLIGHT_H
-#include "call/forms.h"
+#include "call/call.h"
 
 enum flight_state { FLIGHT_RUNNING, FLIGHT_ASYNCHRONOUS, FLIGHT_DONE, FLIGHT_FAILED };
 #define FLIGHT_OPERATIONS (ACOMM_KINDS + 2) /* isend and irecv are behind the engine's kinds */

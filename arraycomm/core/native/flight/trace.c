@@ -28,11 +28,6 @@ struct trace {
     pthread_mutex_t writing; /* the file; never waited for with the GIL */
 };
 
-static struct trace *flight_trace_of(const struct flight_entry *e)
-{
-    return (struct trace *)e->flight;
-}
-
 /* ---- lines ---- */
 
 static bool reserve(struct lines *l, size_t bytes)
@@ -227,7 +222,7 @@ static void flight_trace_mark(struct flight_entry *Py_UNUSED(e), enum flight_sta
 static void flight_trace_end(struct flight_entry *e, uint64_t now, PyObject *error, PyObject *text)
 {
     static char unknown[] = ",\"error\":\"unknown: nobody asked for it\"";
-    struct trace *t = flight_trace_of(e);
+    struct trace *t = (struct trace *)e->flight;
     if (t->fd < 0)
         return;
     struct text none = {unknown, error ? sizeof unknown - 1 : 0};

@@ -75,13 +75,15 @@ static void memory_keep(struct memory *memory)
         unmap(evicted[--count]);
 }
 
-/* mmap aligned to a huge page: maps more and cuts the ends off. */
-static char *map_aligned(size_t bytes)
+/* From a huge page on aligned to one: maps more and cuts the ends off. */
+static char *map_memory(size_t bytes)
 {
-    size_t whole = bytes + HUGE_BYTES;
+    size_t whole = bytes >= HUGE_BYTES ? bytes + HUGE_BYTES : bytes;
     char *raw = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED)
         return NULL;
+    if (whole == bytes)
+        return raw;
     char *data = (char *)memory_round_up((size_t)raw, HUGE_BYTES);
     if (data > raw)
         munmap(raw, (size_t)(data - raw));
@@ -90,19 +92,13 @@ static char *map_aligned(size_t bytes)
     return data;
 }
 
-static char *map_plain(size_t bytes)
-{
-    char *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return data == MAP_FAILED ? NULL : data;
-}
-
 static struct memory *map_block(size_t bytes)
 {
     struct memory *memory = malloc(sizeof *memory);
     if (!memory)
         return NULL;
     *memory = (struct memory){.mapped = true, .bytes = memory_round_up(bytes, bytes >= HUGE_BYTES ? HUGE_BYTES : 4096)};
-    memory->data = bytes >= HUGE_BYTES ? map_aligned(memory->bytes) : map_plain(memory->bytes);
+    memory->data = map_memory(memory->bytes);
     if (!memory->data) {
         free(memory);
         return NULL;

@@ -10,7 +10,6 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "server.h"
-#include "torch.h"
 
 static int control(struct store_client *c, int how, int fd, uint32_t events)
 {

@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "native.h"
 #include "store.h"
-#include "torch.h"
 
 #define TABLE "arraycomm.store_table"
 #define SERVER "arraycomm.store_server"

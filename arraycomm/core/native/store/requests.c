@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "table.h"
+#include "store.h"
 
 #define OVERHEAD 100 /* bytes that an entry costs beyond key and value */
 #define SHOWN 100    /* bytes of a key in an error's text */

@@ -7,7 +7,6 @@
 #include <sys/epoll.h>
 #include "base/clock.h"
 #include "server.h"
-#include "torch.h"
 
 #define EVENTS 64
 #define POLL_NS 30000
@@ -165,12 +164,6 @@ static bool store_server_leave(void *server, struct store_bytes key, struct stor
     if (written)
         retry(s, key);
     return written;
-}
-
-/* What clients that have gone wanted written, where the keys are missing. */
-static void execute_wills(struct store_server *s)
-{
-    s->due = !store_will_execute(&s->wills, store_server_leave, s);
 }
 
 static void request(struct store_server *s, struct store_client *c, const struct store_frame *frame)
@@ -399,8 +392,8 @@ void *store_server_run(void *argument)
                 forget_events(c, events + i, events + found);
             }
         }
-        if (s->due)
-            execute_wills(s);
+        if (s->due) /* what clients that have gone wanted written, where the keys are missing */
+            s->due = !store_will_execute(&s->wills, store_server_leave, s);
         if (s->due && clock_now() + AGAIN_NS < s->next_end) /* there was no memory */
             s->next_end = clock_now() + AGAIN_NS;
         if (s->next_end != STORE_NEVER && clock_now() >= s->next_end)

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include "table.h"
+#include "store.h"
 
 #define FIRST_ROWS 64
 #define PRIME ((1ull << 61) - 1)

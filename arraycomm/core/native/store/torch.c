@@ -1,4 +1,4 @@
-/* See store/torch.h. Each request is a row of one table: what it holds, what it is on our table, and how that is answered. */
+/* See store/store.h. Each request is a row of one table: what it holds, what it is on our table, and how that is answered. */
 #include <endian.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "torch.h"
+#include "store.h"
 
 #define MOST_KEYS (1 << 20) /* of one request */
 #define FOREVER UINT32_MAX  /* ms; the client itself gives up */

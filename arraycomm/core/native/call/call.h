@@ -1,0 +1,141 @@
+/* From a method's call into the engine and back: what the files of this folder share. Everything under the GIL, except where
+ * "no GIL" stands. */
+#ifndef NATIVE_CALL_H
+#define NATIVE_CALL_H
+#include "native.h"
+#include <pthread.h>
+
+/* ---- forms.c: the plain forms of a group's methods, which have the parameters of their signatures. What an operation does stands in
+ * operations.def; the fast path (shortcut.c) knows it by these two only. ---- */
+
+/* Parameters of all methods. From ROLE_FORM on they only ever have their defaults on the fast path. */
+enum role {
+    ROLE_X, ROLE_LIKE, ROLE_OP, ROLE_ROOT, ROLE_DEST, ROLE_SOURCE, ROLE_TAG, ROLE_OUT, ROLE_TIMEOUT,
+    ROLE_ASYNC, ROLE_FORM, ROLE_UNEVEN, ROLE_COUNTS, ROLE_SENDS, ROLE_RECEIVES, ROLES
+};
+
+#define FORMS_MOST 10
+struct form {
+    uint8_t roles[FORMS_MOST];   /* in the order of the signature; ROLES: a parameter that the fast path does not know */
+    uint8_t positional, parameters; /* so many may be given by position, and there are altogether */
+};
+
+int forms_init(void);
+/* From the names of a method's parameters (a tuple of str), as many of which may be given by position. -1 with an exception. */
+int forms_read(PyObject *names, int positional, struct form *form);
+/* Sorts the arguments of a call by role; NULL where not given, or None, which means the same but as a tag. False: they are not
+ * those of the plain form. */
+bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject **given);
+/* A dict of those that were given, by name; NULL with an exception. */
+PyObject *forms_parameters(PyObject *const *given);
+/* The shape of what comes of x where arrays are divided so (operations.def); returns the number of dimensions. */
+int forms_shape(int array, const struct view *x, int size, int64_t *lengths);
+/* As shapes.layout() in Python, which ranks that took the slow path compare with: Python's own hash of the tuple. */
+int forms_layout(int ndim, const int64_t *lengths, uint32_t *layout);
+
+/* ---- operation.c: what a backend lends for native calls, and the operations under way in it ---- */
+
+/* In the list of its shortcut while it is under way. */
+struct flight_entry;
+struct operation_links { struct operation_links *prev, *next; };
+
+struct shortcut {
+    PyObject_HEAD
+    const acomm_entries *entries;
+    acomm_group *group;            /* NULL: closed */
+    int rank, size;
+    PyObject *error;               /* error(code, address of an acomm_failure) -> exception */
+    struct operation_links under_way; /* latest first; the list holds a reference to each */
+    int calling;                   /* threads between the look whether the group is open and their way back from the engine */
+    struct handle *handle;         /* NULL: nobody has asked for the number */
+    int64_t number;
+};
+
+int operation_init(PyObject *module);
+bool operation_check(PyObject *object);
+/* The handle of an operation that was started; takes `op`. The owners keep its memory, NULL: none. Gives `op` back and
+ * returns NULL with an exception when memory is out. */
+PyObject *operation_new(struct shortcut *s, acomm_op *op, PyObject *first, PyObject *second);
+/* It is on the flight recorder, which is told its end when the program learns of it. Takes the entry over. */
+void operation_record(PyObject *self, struct flight_entry *entry);
+/* Waits until it has ended, for `timeout` seconds at most; None, NULL: without a limit. -1 with an exception, a TimeoutError where it goes on. */
+int operation_await(PyObject *self, PyObject *timeout);
+/* Whether it has ended, well or not. */
+bool operation_done(PyObject *self);
+/* After the end of a receive. */
+void operation_source(PyObject *self, int *rank, int64_t *tag, uint64_t *bytes);
+/* The argument of wait(timeout=None) and its like, borrowed; false with an exception. */
+bool operation_argument(const char *method, PyObject *const *args, Py_ssize_t nargs, PyObject *names, PyObject **timeout);
+/* The engine has ended all operations: takes over how, and gives their handles back. */
+void operation_end_all(struct shortcut *s);
+/* Lets go of a few that have ended and that nobody asks for any more. */
+void operation_reap(struct shortcut *s);
+/* For the collector. */
+void operation_forget_all(struct shortcut *s);
+int operation_traverse_all(struct shortcut *s, visitproc visit, void *arg);
+
+/* ---- shortcut.c: the fast path's call; shortcut_types.c: the types behind it ---- */
+
+struct shortcut_base { /* Shortcuts */
+    PyObject_HEAD
+    PyObject *shortcut; /* a Shortcut, or anything else: none */
+    PyObject *batch;    /* a list: messages are begun, and their Works listed here; anything else: none */
+    PyObject *flight;   /* a Flight, where it is the group's only watcher (core/diagnostics/watch.py); anything else: none */
+    int row;            /* the group's on the flight's board */
+    long long count;    /* of watched collectives */
+};
+extern PyTypeObject *shortcut_base_type, *shortcut_type;
+
+typedef PyObject *(*vector_call)(PyObject *self, PyObject *const *args, size_t nargs, PyObject *names);
+struct shortcut_method { /* ShortcutMethod */
+    PyObject_HEAD
+    vector_call call;
+    PyObject *function; /* the slow path; NULL: what would take it gives NotImplemented, and nothing has been sent */
+    struct form form;
+    int kind;
+    bool begins;        /* returns a Work at once */
+    bool watched;       /* of a watched group: the fast path is open where that is told by a flight */
+};
+
+/* The method's call, by vectorcall. */
+PyObject *shortcut_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+
+/* ---- handle.c: groups by number, for native callers, who come from threads without the GIL and know a group by nothing else: the C API
+ * (c_api.c). A number is never used again, so a call of a closed group is an error, not a crash. ---- */
+
+struct acomm_work;
+struct handle {
+    _Atomic(acomm_group *) group;  /* NULL: closed */
+    const acomm_entries *entries;
+    _Atomic int inside;            /* callers between handle_enter() and handle_leave() */
+    int rank, size;
+    struct shortcut *shortcut;     /* a reference while callers may be inside, else NULL; with the GIL, as the next */
+    PyObject *owner;               /* the Group */
+    pthread_mutex_t lock;
+    struct acomm_work *works;      /* operations under way */
+    _Atomic bool ending;           /* they are about to be settled */
+};
+
+/* The number of the shortcut's group, from 1: the same one each time. -1 with an exception. */
+int64_t handle_open(struct shortcut *shortcut, PyObject *owner);
+/* No new callers come in. */
+void handle_close(struct handle *handle);
+/* The engine has ended their operations: waits until they are out. */
+void handle_end(struct handle *handle);
+/* In c_api/work.c: takes over how the operations under way have ended, and gives them back. */
+void c_api_settle(struct handle *handle);
+
+/* ---- no GIL ---- */
+/* NULL: no such number in this process. */
+struct handle *handle_find(int64_t number);
+/* The same; followed by handle_leave(). *group: NULL when it is closed. */
+struct handle *handle_enter(int64_t number, acomm_group **group);
+void handle_leave(struct handle *handle);
+
+/* ---- c_api.c, c_api/error.c: for frameworks/native ---- */
+extern const acomm_api c_api;
+/* With the GIL: the exception for the last call of this thread that failed; None where its group is closed, NULL: none can be made. */
+PyObject *c_api_exception(void);
+/* The call of this thread has failed elsewhere; returns the code. failure: its code 0: none. */
+int c_api_fail(int64_t number, int code, const acomm_failure *failure);
+#endif
