@@ -253,21 +253,20 @@ def cuda_stream(array: object, index: int) -> int:
     whichever stream they are asked.
     """
     root = type(array).__module__.partition(".")[0]
-    if root == "cupy":
-        return int(sys.modules["cupy"].cuda.get_current_stream(index).ptr) or _LEGACY
-    if root == "torch":
-        return int(sys.modules["torch"].cuda.current_stream(index).cuda_stream) or _LEGACY
-    return _LEGACY
+    return _current_stream(root, index) if root in ("cupy", "torch") else _LEGACY
+
+
+def _current_stream(library: str, index: int) -> int:
+    cuda = sys.modules[library].cuda
+    return int(cuda.get_current_stream(index).ptr if library == "cupy" else cuda.current_stream(index).cuda_stream) or _LEGACY
 
 
 def current_streams(index: int) -> list[int]:
     """As cuda_stream(), of every library that is loaded and has current streams: for who has no array at hand."""
-    streams = []
-    if "cupy" in sys.modules:
-        streams.append(int(sys.modules["cupy"].cuda.get_current_stream(index).ptr) or _LEGACY)
+    found = ["cupy"] if "cupy" in sys.modules else []
     if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
-        streams.append(int(sys.modules["torch"].cuda.current_stream(index).cuda_stream) or _LEGACY)
-    return streams
+        found.append("torch")
+    return [_current_stream(library, index) for library in found]
 
 
 def landing(array: object, buffer: Buffer) -> Callable[[], None] | None:
@@ -309,27 +308,20 @@ def empty_like(template: Any, shape: tuple[int, ...]) -> Any:
     return None
 
 
-def _remember(known: dict[type, Any], kind: type, found: Any) -> Any:
-    """Programs have few array types, but some make a class for each object: what is known must not keep them all alive."""
-    if len(known) >= _TYPES:
-        known.clear()
-    known[kind] = found
-    return found
+_importers: dict[type, tuple[bool, Callable[..., Any] | None]] = {}
 
 
-_importers: dict[type, Callable[..., Any] | None] = {}
-
-
-def _importer(template: Any) -> Callable[..., Any] | None:
-    """`from_dlpack` of the library that the template comes from."""
+def _importer(template: Any) -> tuple[bool, Callable[..., Any] | None]:
+    """Whether the template is JAX's, and `from_dlpack` of the library that it comes from."""
     kind = type(template)
-    try:
-        return _importers[kind]
-    except KeyError:
+    found = _importers.get(kind)
+    if found is None:
         namespace = getattr(template, "__array_namespace__", None)
         library = namespace() if namespace else sys.modules.get(kind.__module__.partition(".")[0])
-        found: Callable[..., Any] | None = _remember(_importers, kind, getattr(library, "from_dlpack", None))
-        return found
+        if len(_importers) >= _TYPES:  # some programs make a class for each object: what is known must not keep them all alive
+            _importers.clear()
+        found = _importers[kind] = kind.__module__.startswith("jaxlib."), getattr(library, "from_dlpack", None)
+    return found
 
 
 _WIDE = frozenset((DType.INT64, DType.UINT64, DType.FLOAT64, DType.COMPLEX128))  # JAX has them with jax_enable_x64 only
@@ -412,18 +404,11 @@ def elsewhere() -> Callable[[Buffer, Any], Any]:
     return wrap_elsewhere
 
 
-_of_jax: dict[type, bool] = {}
-
-
 def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
     """wrap() for libraries that have no faster way: `from_dlpack`, or a memoryview where there is none."""
-    kind = type(template)
-    of_jax = _of_jax.get(kind)
-    if of_jax is None:
-        of_jax = _remember(_of_jax, kind, kind.__module__.startswith("jaxlib."))
+    of_jax, from_dlpack = _importer(template)
     if of_jax and (array := _wrap_jax(buffer, template)) is not None:
         return array
-    from_dlpack = _importer(template)
     if from_dlpack is None:
         return plain(buffer)
     if buffer.dtype == DType.FLOAT64 and derives(template, "mlx.core", "array"):  # it makes float32 of that unless it is told

@@ -6,6 +6,7 @@ method that they name and takes classes and libraries only where this process ha
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import importlib
@@ -113,17 +114,6 @@ def dict_of(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     return dict(pairs)
 
 
-def _members(obj: Any) -> tuple[Any, ...]:
-    return tuple(codec_keys.check(obj))
-
-
-def _set(kind: Callable[[Iterable[Any]], Any]) -> Callable[..., Any]:
-    def make(*members: Any) -> Any:
-        return kind(codec_keys.check(members))
-
-    return make
-
-
 def _flat(mapping: dict[Any, Any]) -> list[Any]:
     codec_keys.check(mapping)
     return [part for pair in mapping.items() for part in pair]
@@ -154,8 +144,6 @@ def _ordered(obj: Any) -> list[Any]:
 
 
 def _ordered_of(attributes: Any, *flat: Any) -> Any:
-    import collections
-
     if typed(dict, attributes).keys() - {"_metadata"}:
         raise ValueError("an OrderedDict with attributes")
     found = collections.OrderedDict(_paired(flat))
@@ -174,16 +162,10 @@ def _namespace(name: str) -> Callable[[Any], Any]:
     return make
 
 
-def _fraction(obj: Any) -> list[int]:
-    if max(obj.numerator.bit_length(), obj.denominator.bit_length()) > _FRACTION_BITS:
-        raise ValueError(f"a Fraction of more than {_FRACTION_BITS} bits")
-    return [obj.numerator, obj.denominator]
-
-
-def _fraction_of(numerator: int, denominator: int) -> Any:
+def _bounded(numerator: int, denominator: int) -> list[int]:
     if max(typed(int, numerator).bit_length(), typed(int, denominator).bit_length()) > _FRACTION_BITS:
-        raise ValueError("a Fraction that is too long")
-    return _of("fractions.Fraction", int, int)(numerator, denominator)
+        raise ValueError(f"a Fraction of more than {_FRACTION_BITS} bits")
+    return [numerator, denominator]
 
 
 def _moment(obj: Any) -> list[Any]:
@@ -206,24 +188,6 @@ def _timezone_of(offset: Any, *names: Any) -> Any:
     import datetime
 
     return datetime.timezone(typed(datetime.timedelta, offset), *(typed(str, name) for name in names))
-
-
-def _uuid_of(data: bytes) -> Any:
-    import uuid
-
-    return uuid.UUID(bytes=typed(bytes, data))
-
-
-def _deque_of(longest: Any, *items: Any) -> Any:
-    import collections
-
-    return collections.deque(items, None if longest is None else typed(int, longest))
-
-
-def _counter_of(*flat: Any) -> Any:
-    import collections
-
-    return collections.Counter(_paired(flat))
 
 
 # ---- classes of programs ----
@@ -329,8 +293,9 @@ def _error_of(name: str, text: str) -> RemoteError:
 
 Row("builtins.object", _registered_parts, _registered_of, _is_registered)  # first: a program's word counts more than a row
 Row("builtins.tuple", tuple, lambda *items: items)
-Row("builtins.set", _members, _set(set))
-Row("builtins.frozenset", _members, _set(frozenset))
+Row("builtins.set", lambda obj: codec_keys.check(obj), lambda *members: set(codec_keys.check(members)))
+Row("builtins.frozenset", lambda obj: codec_keys.check(obj),
+    lambda *members: frozenset(codec_keys.check(members)))
 Row("builtins.dict", _flat, lambda *flat: _paired(flat))  # where a key is no plain value
 Row("builtins.int", lambda obj: [obj.to_bytes(obj.bit_length() // 8 + 1, "little", signed=True)],  # beyond 64 bits
     lambda data: int.from_bytes(typed(bytes, data), "little", signed=True))
@@ -342,13 +307,15 @@ Row("builtins.bytearray", lambda obj: [bytes(obj)], _of("builtins.bytearray", by
 Row("builtins.range", lambda obj: [obj.start, obj.stop, obj.step], _of("builtins.range", int, int, int))
 Row("builtins.slice", lambda obj: [obj.start, obj.stop, obj.step], lambda start, stop, step: slice(start, stop, step))
 Row("collections.OrderedDict", _ordered, _ordered_of)
-Row("collections.Counter", _flat, _counter_of)
-Row("collections.deque", lambda obj: [obj.maxlen, *obj], _deque_of)
+Row("collections.Counter", _flat, lambda *flat: collections.Counter(_paired(flat)))
+Row("collections.deque", lambda obj: [obj.maxlen, *obj],
+    lambda longest, *items: collections.deque(items, None if longest is None else typed(int, longest)))
 Row("argparse.Namespace", lambda obj: [dict(vars(obj))], _namespace("argparse.Namespace"))
 Row("types.SimpleNamespace", lambda obj: [dict(vars(obj))], _namespace("types.SimpleNamespace"))
 Row("decimal.Decimal", lambda obj: [str(obj)], _of("decimal.Decimal", str))
-Row("fractions.Fraction", _fraction, _fraction_of)
-Row("uuid.UUID", lambda obj: [obj.bytes], _uuid_of)
+Row("fractions.Fraction", lambda obj: _bounded(obj.numerator, obj.denominator),
+    lambda *parts: _of("fractions.Fraction", int, int)(*_bounded(*parts)))
+Row("uuid.UUID", lambda obj: [obj.bytes], lambda data: importlib.import_module("uuid").UUID(bytes=typed(bytes, data)))
 Row("datetime.date", lambda obj: [obj.year, obj.month, obj.day], _of("datetime.date", int, int, int))
 Row("datetime.time", _moment, _time_of("time"))
 Row("datetime.datetime", lambda obj: [obj.year, obj.month, obj.day, *_moment(obj)], _time_of("datetime"))

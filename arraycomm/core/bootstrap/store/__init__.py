@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...base.typed import TYPE_CHECKING, Any
 from .base import Store
+from .forwarding import PrefixStore
 from .hash import HashStore
-from .prefix import PrefixStore
 from .tcp import TCPStore
 
 if TYPE_CHECKING:

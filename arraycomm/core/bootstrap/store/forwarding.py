@@ -1,4 +1,4 @@
-"""ForwardingStore: a store that is another one, perhaps under other keys."""
+"""ForwardingStore: a store that is another one; PrefixStore: under other keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from .base import Store
-from .request import value_bytes
+from .request import key_list, value_bytes
 
 
 class ForwardingStore(Store):
@@ -94,3 +94,37 @@ class ForwardingStore(Store):
 
     def close(self) -> None:
         self._inner.close()
+
+
+class PrefixStore(ForwardingStore):
+    """Several users of one store, each under a prefix of its own, do not meet. Nests: "one/two/key".
+
+    The timeout is the underlying store's, which gets values as bytes; num_keys() counts all of its keys, as torch's does.
+    """
+
+    def __init__(self, prefix: str, store: Store) -> None:
+        if not isinstance(prefix, str) or not isinstance(store, Store):
+            wrong = ValueError if store is None else TypeError  # as torch has them
+            raise wrong(f"PrefixStore needs a str and a Store, got {type(prefix).__name__} and {type(store).__name__}")
+        self.prefix = prefix
+        self._inner = store
+
+    @property
+    def underlying_store(self) -> Store:
+        return self._inner
+
+    def _key(self, key: str) -> str:
+        if not isinstance(key, str):
+            raise TypeError(f"a key must be str, got {type(key).__name__}")
+        return f"{self.prefix}/{key}"
+
+    def _keys(self, keys: Sequence[str]) -> list[str]:
+        return [self._key(key) for key in key_list(keys)]
+
+    def list_keys(self) -> list[str]:
+        """The keys under this prefix, without it."""
+        start = f"{self.prefix}/"
+        return [key[len(start):] for key in self._inner.list_keys() if key.startswith(start)]
+
+    def clone(self) -> PrefixStore:
+        return type(self)(self.prefix, self._inner.clone())

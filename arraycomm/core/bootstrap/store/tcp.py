@@ -17,8 +17,7 @@ from ..auth import Hello, Purpose, connect
 from ..secret import find, require
 from . import inside
 from .base import wait_timeout
-from .connections import grace, retried
-from .lines import Line, Lines
+from .connections import Line, Lines, grace, retried
 from .request import RequestStore, key_bytes, value_bytes
 from .server import StoreServer, keep_alive
 from .table import MAX_KEY, POSTED, TIMED_OUT, Op, failure
