@@ -146,8 +146,8 @@ def _numbers(dtype: str, op: str, rank: int, size: int) -> Array:
     elif op == "avg":
         numbers = _paired(index, rank, size, _limit(dtype, size))
     elif op in _SUMS and _limit(dtype, size) == 0:
-        # More ranks than the dtype can count: at most half of what it can count give a one.
-        numbers = ((index + rank) % size < max(1, _EXACT[dtype] // 2)).astype(np.int64)
+        # More ranks than the sum can count: as many as it can give a one (half as many, because of premul_sum's factor).
+        numbers = ((index + rank) % size < max(1, min(_LARGEST, _EXACT[dtype] // 2))).astype(np.int64)
     else:
         numbers = _spread(dtype, index, rank, _limit(dtype, size if op in _SUMS else 1))
     return numbers * (1 + 2j) if dtype.startswith("complex") and op != "product" else numbers

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import json
 import os
 import secrets
@@ -21,7 +19,7 @@ from typing import Any, NoReturn
 
 from arraycomm.launch.process import OWN_GROUP
 
-from .peers import LIBRARIES
+from .peers import LIBRARIES, contender
 from .peers.protocol import LIFELINE, Missing, Peer, control
 from .spaces import Spaces, inside
 
@@ -65,15 +63,8 @@ def _file(name: str, file: str | None) -> str:
 
 def peer_class(name: str, file: str | None = None) -> type[Peer]:
     """The contender's class, without its library."""
-    package = f"{__package__}.peers"
-    if file is None:
-        return importlib.import_module(f"{package}.{_file(name, None)}").Contender
-    spec = importlib.util.spec_from_file_location(f"{package}.given", file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {file}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Contender
+    kind: type[Peer] = contender(_file(name, file))
+    return kind
 
 
 def probe(start: Start) -> str:

@@ -20,9 +20,9 @@ from arraycomm.core.interface import tuning
 
 from .collectives import COLLECTIVES, Call, Case
 from .harness import batch, over_ranks
+from .peers.protocol import IN_PLACE
 from .tune_choose import Cell, at
 
-IN_PLACE = ("all_reduce", "broadcast")
 # transport -> ARRAYCOMM_TRANSPORT
 _SETTINGS = {"shm": "shm", "symmetric": "shm", "loopback": "tcp", "tcp": "tcp", "hosts": "auto"}
 _WIDTH = 4  # float32

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from .collectives import COLLECTIVES
 from .drive import Contender, ContenderFailed
 from .harness import filling
-from .peers.protocol import DIVIDED, IN_PLACE, ITEM_BYTES
+from .peers.protocol import IN_PLACE, ITEM_BYTES
 from .results import Timing
 
 _MOST_CALLS = 20_000
@@ -31,7 +32,7 @@ class Task:
     def memory(self, ranks: int) -> int:
         """Bytes of one contender's arrays."""
         size = max(self.size, ITEM_BYTES[self.dtype] * ranks)
-        if self.operation in DIVIDED:
+        if COLLECTIVES[self.operation].divided:
             return size * 2 * ranks if self.operation == "all_to_all" else size * (ranks + 1)
         return size * ranks * (1 if self.operation in IN_PLACE else 2)
 

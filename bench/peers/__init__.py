@@ -1,9 +1,16 @@
 """The contenders of `arraycomm-bench compare`: one rank program each, over one protocol.
 
-Nothing here imports the rest of the benchmark or, but for ours.py, arraycomm: a contender runs under the interpreter
-that has its library, and imports that only when it is made.
+A contender runs under the interpreter that has its library, and imports that only when it is made. Of the rest of the benchmark
+nothing is imported here but ../collectives.py, which needs NumPy alone, and of arraycomm nothing but by ours.py.
 To add one, write its file with a class `Contender(Peer)` and a line below; or keep the file, and give it by --peer.
 """
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from typing import Any
 
 # Name on the command line: the file here that drives it.
 LIBRARIES = {
@@ -21,3 +28,15 @@ LIBRARIES = {
     "mpi4jax": "mpi4jax",
 }
 GROUPS = {"mpi4py": ("openmpi", "mpich", "impi")}
+
+
+def contender(file: str) -> Any:
+    """The class Contender of a module of this folder, or of a file by its absolute path."""
+    if not os.path.isabs(file):
+        return importlib.import_module(f"{__name__}.{file}").Contender
+    spec = importlib.util.spec_from_file_location(f"{__name__}.given", file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {file}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Contender

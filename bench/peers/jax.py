@@ -58,10 +58,11 @@ class Contender(Peer):
         return self.jax.make_array_from_process_local_data(self.sharding, block, (self.size * len(block),))
 
     def _compiled(self, function: Any, donate: bool = False) -> Any:
-        """Every rank's own block in and out; donated, the result may take the input's memory."""
+        """Every rank's own block in, and out when the program is through; donated, the result may take the input's memory."""
         spec = self.jax.sharding.PartitionSpec("r")
         mapped = self.jax.shard_map(function, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False)
-        return self.jax.jit(mapped, donate_argnums=(0,) if donate else ())
+        program = self.jax.jit(mapped, donate_argnums=(0,) if donate else ())
+        return lambda x: program(x).block_until_ready()
 
     def place(self, values: NDArray[np.float32], dtype: str) -> Any:
         return self._global(values.astype(self.jax.numpy.dtype(dtype)))
@@ -72,7 +73,7 @@ class Contender(Peer):
     def call(self, operation: str, x: Any, out: Any) -> Call:
         lax = self.jax.lax
         if operation == "all_reduce":
-            return self._in_place(x)
+            return self.in_place(self._compiled(partial(lax.psum, axis_name="r"), donate=True), x)
         if operation == "sendrecv":
             return self._one_way(x)
         if operation == "barrier":
@@ -82,18 +83,7 @@ class Contender(Peer):
             "reduce_scatter": partial(lax.psum_scatter, axis_name="r", tiled=True),
             "all_to_all": partial(lax.all_to_all, axis_name="r", split_axis=0, concat_axis=0, tiled=True),
         }
-        compiled = self._compiled(functions[operation])
-        return lambda: compiled(x).block_until_ready()
-
-    def _in_place(self, x: Any) -> Call:
-        compiled = self._compiled(partial(self.jax.lax.psum, axis_name="r"), donate=True)
-
-        def all_reduce() -> Any:
-            nonlocal x
-            x = compiled(x).block_until_ready()
-            return x
-
-        return all_reduce
+        return partial(self._compiled(functions[operation]), x)
 
     def _one_way(self, x: Any) -> Call:
         """A permutation of one message per pair. Both ranks of a pair run it, unlike a send: it is one program."""
@@ -104,12 +94,12 @@ class Contender(Peer):
 
         def step() -> Any:
             turns.reverse()
-            return turns[1](x).block_until_ready()
+            return turns[1](x)
 
         return step
 
     def barrier(self) -> None:
-        self._barrier(self._one).block_until_ready()
+        self._barrier(self._one)
 
     def close(self) -> None:
         self.jax.distributed.shutdown()

@@ -55,7 +55,8 @@ class Contender(OverMpi):
     def call(self, operation: str, x: Any, out: Any) -> Call:
         name = {"all_gather": "allgather", "all_to_all": "alltoall", "broadcast": "bcast"}.get(operation, operation)
         if operation == "all_reduce":
-            return self._in_place(x)
+            reduce = partial(self.mpi4jax.allreduce, op=self.mpi.SUM, comm=self.comm)
+            return self.in_place(self._compiled(reduce, donate_argnums=0), x)
         if operation == "sendrecv":
             other = self.rank ^ 1
             send = self._compiled(lambda x: self.mpi4jax.send(x, dest=other, comm=self.comm))
@@ -69,16 +70,6 @@ class Contender(OverMpi):
         if operation == "all_gather":
             return partial(self._compiled(lambda x: function(x, comm=self.comm).reshape(-1)), x)
         return partial(self._compiled(partial(function, root=0, comm=self.comm)), x)
-
-    def _in_place(self, x: Any) -> Call:
-        program = self._compiled(partial(self.mpi4jax.allreduce, op=self.mpi.SUM, comm=self.comm), donate_argnums=0)
-
-        def all_reduce() -> Any:
-            nonlocal x
-            x = program(x)
-            return x
-
-        return all_reduce
 
     def close(self) -> None:
         """MPI is ended by mpi4py, behind what mpi4jax does at the end."""

@@ -53,21 +53,10 @@ class Contender(ours.Contender):
         if operation == "barrier":
             return self._compiled(lambda: comm.barrier(group=group))
         if operation == "all_reduce":
-            return self._in_place(x)
+            return self.in_place(self._compiled(partial(comm.all_reduce, group=group), donate_argnums=0), x)
         return partial(self._compiled(partial(getattr(comm, operation), group=group)), x)
 
     def _compiled(self, function: Any, **options: Any) -> Any:
         """It returns when the program is through: comm.jit by itself."""
         program = self._jit(function, **options)
         return program if self._jit is self.comm.jit else lambda *args: self.jax.block_until_ready(program(*args))
-
-    def _in_place(self, x: Any) -> Call:
-        """The result takes the donated argument's memory."""
-        program = self._compiled(partial(self.comm.all_reduce, group=self.group), donate_argnums=0)
-
-        def all_reduce() -> Any:
-            nonlocal x
-            x = program(x)
-            return x
-
-        return all_reduce

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .pattern import Pattern
+from ..collectives import COLLECTIVES, Case
+from ..data import Source, count_wrong, values
 
 _COMMON = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv", "barrier")
 OPERATIONS = (*_COMMON, "scan", "exscan")
-DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")  # the size is the whole array's
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 IN_PLACE = ("all_reduce", "broadcast")
 LIFELINE, _CONTROL = "lifeline", "control"  # in the contender's directory: a named pipe and a Unix socket
@@ -129,29 +129,52 @@ class Peer(abc.ABC):
 
         return step
 
+    @staticmethod
+    def in_place(program: Callable[[Any], Any], x: Any) -> Call:
+        """Calls of a program whose result takes its argument's memory: each has the result of the one before as its argument."""
+        def step() -> Any:
+            nonlocal x
+            x = program(x)
+            return x
+
+        return step
+
+
+def sources(operation: str, case: Case) -> list[Source]:
+    """Where a rank's result comes from; empty where it has none. sendrecv is `one_way` here."""
+    other = case.rank ^ 1
+    if operation == "sendrecv":
+        return [Source((other,), 0, case.count)] if other < case.size else []
+    return COLLECTIVES[operation].sources(case) or []
+
 
 class Cell:
     """One operation, size and dtype on one rank."""
 
     def __init__(self, peer: Peer, operation: str, size_bytes: int, dtype: str) -> None:
         self.peer, self.operation, self.dtype = peer, operation, dtype
-        self.pattern = Pattern(peer.rank, peer.size)
-        self.share = max(1, size_bytes // ITEM_BYTES[dtype] // (peer.size if operation in DIVIDED else 1))
-        whole = self.share * peer.size
-        self.given, self.got = {"all_gather": (self.share, whole), "reduce_scatter": (whole, self.share),
-                                "all_to_all": (whole, whole)}.get(operation, (self.share, self.share))
+        collective = COLLECTIVES[operation]
+        count = max(1, size_bytes // ITEM_BYTES[dtype] // (peer.size if collective.divided else 1))
+        # Of float32's numbers, and sums of these, all are exact in bfloat16.
+        self.case = Case(peer.rank, peer.size, count, "float32", "sum" if collective.reduces else "", 0)
+        self.given = collective.given(self.case) or count
+        self.sources = sources(operation, self.case)
+        self.got = sum(source.length for source in self.sources) or count
         self._call: Call | None = None
 
     def wrong(self) -> int:
         """Runs the operation on known input: how many elements came out wrong."""
-        out, call = self._make(self.pattern.input(self.given), -1)
+        case = self.case
+        out, call = self._make(values(case.dtype, case.op, case.rank, case.size, 0, self.given), -1)
         result = call()
         if self.operation == "sendrecv":
             # The other direction: now every rank has received.
             later = call()
             result = later if self.peer.rank % 2 == 0 else result
-        pieces = self.pattern.expected(self.operation, self.share)
-        return self.pattern.count_wrong(self.peer.values(result if self.peer.functional else out), pieces) if pieces else 0
+        if not self.sources:
+            return 0
+        got = self.peer.values(result if self.peer.functional else out)
+        return count_wrong(got, self.sources, case.dtype, case.op, case.size)
 
     def arm(self) -> None:
         """Makes the arrays that are timed: of zeros, so that repeated sums stay what they are."""

@@ -21,8 +21,9 @@ import time
 
 import numpy as np
 
-from .pattern import Pattern
-from .protocol import Missing, Peer
+from ..collectives import COLLECTIVES, Case
+from ..data import expected
+from .protocol import Missing, Peer, sources
 
 # What an mpirun does, but for one that does not care for its ranks.
 _LAUNCHER = """
@@ -62,9 +63,12 @@ class Contender(Peer):
         return np.array(values)
 
     def call(self, operation, x, out):
-        share = {"reduce_scatter": len(out), "all_to_all": len(x) // self.size}.get(operation, len(x))
-        pieces = Pattern(self.rank, self.size).expected(operation, share)
-        result = np.concatenate([np.resize(np.roll(period, -begin), count) for period, begin, count in pieces] or [out])
+        collective = COLLECTIVES[operation]
+        share = len(x) // self.size if collective.splits else len(x)
+        case = Case(self.rank, self.size, share, "float32", "sum" if collective.reduces else "", 0)
+        found = [source for source in sources(operation, case) if source.ranks]
+        result = np.concatenate([np.resize(expected(case.dtype, case.op, source, case.size), source.length) for source in found]
+                                or [out])
         if self.name == "wrong":
             result[0] += 1
         checks = iter(range(2 if operation == "sendrecv" else 1))

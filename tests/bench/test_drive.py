@@ -7,13 +7,16 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
+from arraycomm.bench.data import Source, count_wrong, expected, values
 from arraycomm.bench.drive import Contender, ContenderFailed, Start, probe
-from arraycomm.bench.peers.pattern import Pattern
-from arraycomm.bench.peers.protocol import OPERATIONS, Missing
+from arraycomm.bench.peers.protocol import OPERATIONS, Missing, Peer
+from arraycomm.bench.peers.protocol import Cell as PeerCell
 
 FAKE = str(Path(__file__).parent / "fake_peer.py")
 # A folder with an environment for each peer that this interpreter lacks, by name.
@@ -104,19 +107,28 @@ def test_wrong_data_are_counted(tmp_path):
 @pytest.mark.parametrize("size", [1, 2, 3, 200])
 def test_known_sums_are_exact_in_bfloat16(operation, size):
     for rank in {0, size - 1}:
-        for period, _, _ in Pattern(rank, size).expected(operation, 10):
-            assert period.max() <= 256 if size <= 128 else period.max() <= 2 * size
-            assert np.array_equal(period, np.round(period))
+        cell = PeerCell(cast(Peer, SimpleNamespace(rank=rank, size=size)), operation, 8000, "float32")
+        for source in cell.sources:
+            if source.ranks:
+                period = expected(cell.case.dtype, cell.case.op, source, size)
+                assert abs(period).max() <= 256
+                assert np.array_equal(period, np.round(period))
+
+
+@pytest.mark.parametrize("size", [2, 130, 200])
+def test_a_rank_that_gives_nothing_is_noticed(size):
+    everyone, but_one = (expected("float32", "sum", Source(ranks, 0, 1000), size) for ranks in (range(size), range(1, size)))
+    assert np.any(everyone != but_one)
 
 
 def test_missing_surplus_and_wrong_elements_count():
-    pieces = Pattern(0, 2).expected("all_gather", 2000)
-    right = np.concatenate([np.resize(period, 2000) for period, _, _ in pieces])
-    assert Pattern.count_wrong(right, pieces) == 0
-    assert Pattern.count_wrong(right[:-3], pieces) == 3
-    assert Pattern.count_wrong(np.append(right, 0), pieces) == 1
+    sources = [Source((rank,), 0, 2000) for rank in range(2)]
+    right = np.concatenate([values("float32", "", rank, 2, 0, 2000) for rank in range(2)])
+    assert count_wrong(right, sources, "float32", "", 2) == 0
+    assert count_wrong(right[:-3], sources, "float32", "", 2) == 3
+    assert count_wrong(np.append(right, np.float32(0)), sources, "float32", "", 2) == 1
     right[[0, 1999, 2000]] += 1
-    assert Pattern.count_wrong(right, pieces) == 3
+    assert count_wrong(right, sources, "float32", "", 2) == 3
 
 
 @pytest.fixture(scope="module",
