@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from .data import label
@@ -46,40 +47,54 @@ def unsized(rows: Sequence[Row]) -> str:
 
 def write_plot(path: str, rows: Sequence[Row], title: str) -> None:
     """Writes path (.svg or .png): for each operation time beside bus bandwidth, a colour for each name."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
     found = curves(rows)
     across = min(_SIDE_BY_SIDE, max(len(found), 1))
     down = -(-len(found) // across) or 1
-    figure = Figure(figsize=(2 * across * _PANEL[0], down * _PANEL[1] + 0.9), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(down, 2 * across, squeeze=False).flat
     styles = _styles(list(dict.fromkeys(name for panel in found.values() for name, _ in panel)))
-    for operation, panel in found.items():
-        latency, bandwidth = next(panels), next(panels)
-        for (name, placement), points in panel.items():
-            sizes, times, busbw = zip(*sorted(points), strict=True)
-            for axes, values in ((latency, times), (bandwidth, busbw)):
-                axes.plot(sizes, values, linestyle=_PLACEMENTS[placement], linewidth=1.2, markersize=4, **styles[name])
-        _dress(latency, f"{operation}: time (\N{MICRO SIGN}s)")
-        _dress(bandwidth, f"{operation}: bus bandwidth (GB/s)")
-        latency.set_yscale("log")
-        bandwidth.set_ylim(bottom=0)
-    for axes in panels:
-        axes.set_axis_off()
-    placements = dict.fromkeys(placement for panel in found.values() for _, placement in panel)
-    keys = [Line2D([], [], label=name, markersize=4, **style) for name, style in styles.items() if name]
-    keys += [Line2D([], [], label=name, color="grey", linestyle=_PLACEMENTS[name]) for name in placements]
+    with panels(path, down, 2 * across, "\n".join(filter(None, (title, unsized(rows))))) as axes:
+        for number, (operation, panel) in enumerate(found.items()):
+            latency, bandwidth = axes[2 * number : 2 * number + 2]
+            for (name, placement), points in panel.items():
+                sizes, times, busbw = zip(*sorted(points), strict=True)
+                for one, values in ((latency, times), (bandwidth, busbw)):
+                    one.plot(sizes, values, linestyle=_PLACEMENTS[placement], linewidth=1.2, markersize=4, **styles[name])
+            dress(latency, f"{operation}: time (\N{MICRO SIGN}s)")
+            dress(bandwidth, f"{operation}: bus bandwidth (GB/s)")
+            latency.set_yscale("log")
+            bandwidth.set_ylim(bottom=0)
+        # The legend's keys: a colour says the name, a line's style the placement.
+        keys: dict[str, dict[str, Any]] = {name: {"markersize": 4, **style} for name, style in styles.items() if name}
+        for placement in dict.fromkeys(placement for panel in found.values() for _, placement in panel):
+            keys[placement] = {"color": "grey", "linestyle": _PLACEMENTS[placement]}
+        for name, style in keys.items():
+            axes[0].plot([], [], label=name, **style)
+
+
+@contextmanager
+def panels(path: str, rows: int, columns: int, title: str) -> Iterator[Sequence[Any]]:
+    """The axes of a figure, row by row. At the end those without data are hidden, and the figure goes to path, with a legend."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows + 0.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    yield axes
+    keys: dict[str, Any] = {}
+    for one in axes:
+        if not one.has_data():
+            one.set_axis_off()
+        for handle, name in zip(*one.get_legend_handles_labels(), strict=True):
+            keys.setdefault(name, handle)
     if keys:
-        figure.legend(handles=keys, loc="outside lower center", ncols=min(len(keys), 6), fontsize="small", frameon=False)
+        figure.legend(keys.values(), keys, loc="outside lower center", ncols=min(len(keys), 6), fontsize="small", frameon=False)
     figure.supxlabel("size (bytes)", fontsize="small")
-    figure.suptitle("\n".join(filter(None, (title, unsized(rows)))))
+    figure.suptitle(title)
     figure.savefig(path)
 
 
-def _dress(axes: Any, title: str) -> None:
+def dress(axes: Any, title: str) -> None:
+    """Axes of something over sizes."""
     axes.set_title(title, fontsize="medium")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda size, _: short_size(size))
