@@ -28,7 +28,7 @@ from .peers.ours import VARIANTS
 from .peers.protocol import ITEM_BYTES, OPERATIONS, Missing
 from .plot import require
 from .results import OURS, Cell, summaries
-from .spaces import Spaces, missing
+from .spaces import Spaces, obstacle
 from .table import Table, percentiles, summary_line, transport, write_csv, write_json
 from .turns import Task, Turns
 
@@ -172,9 +172,10 @@ def main(arguments: list[str]) -> int:
         made.error(str(error))
     if given.plot:
         require()
-    if given.hosts > 1 and (reason := missing() or _uneven(given)):
-        made.error(f"--hosts {given.hosts}: {reason}")
-    with _ended_in_order(), _hosts(given) as spaces, tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as scratch:
+    if reason := obstacle(given.hosts, given.np):
+        made.error(reason)
+    hosts = Spaces(given.hosts, rate=given.rate) if given.hosts > 1 else contextlib.nullcontext()
+    with _ended_in_order(), hosts as spaces, tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as scratch:
         field = Field(given, Path(scratch), lambda text: print(f"arraycomm-bench compare: {text}", file=sys.stderr), spaces)
         cells: Cells = {}
         try:
@@ -187,23 +188,6 @@ def main(arguments: list[str]) -> int:
     wrong = sum(timing.wrong for cell in cells.values() for timing in cell.timings.values())
     print(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
     return 1 if wrong or field.failed else 0
-
-
-def _uneven(given: argparse.Namespace) -> str:
-    odd = [str(n) for n in given.np if n % given.hosts]
-    return f"--np {','.join(odd)} cannot be dealt out evenly" if odd else ""
-
-
-@contextlib.contextmanager
-def _hosts(given: argparse.Namespace) -> Iterator[Spaces | None]:
-    """The namespaces that were asked for, shaped."""
-    if given.hosts == 1:
-        yield None
-        return
-    with Spaces(given.hosts) as spaces:
-        for host in range(given.hosts) if given.rate else ():
-            spaces.slow(host, given.rate)
-        yield spaces
 
 
 def _world(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from arraycomm.launch.process import OWN_GROUP
 
 from .peers import LIBRARIES, contender
-from .peers.protocol import LIFELINE, Missing, Peer, control
+from .peers.protocol import LIFELINE, Missing, Peer, control, free_ports
 from .spaces import Spaces, inside
 
 _PEERS = Path(__file__).parent / "peers"
@@ -132,7 +132,7 @@ class Contender:
         environ = _environ(start, self.kind)
         spaces, per_host = start.spaces, start.per_host
         environ |= {"MASTER_ADDR": spaces.address(0) if spaces else "127.0.0.1",
-                    "MASTER_PORT": str(_free_port()), "ARRAYCOMM_SECRET_FILE": str(secret)}
+                    "MASTER_PORT": str(free_ports(1)[0]), "ARRAYCOMM_SECRET_FILE": str(secret)}
         commands = self.kind.command(start.name, start.python, [*start.program, str(self.directory)], start.size)
         self._program = os.path.basename(commands[0][0])
         with open(self.directory / "output", "wb") as output:
@@ -242,9 +242,3 @@ class Contender:
         for process in self._processes:
             if process.poll() is None:
                 os.killpg(process.pid, number)
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 _FOLDER = Path("/run/netns")  # where iproute2 keeps names
@@ -31,6 +32,13 @@ def missing(tools: tuple[str, ...] = ("tc",)) -> str:
         return f"`ip netns add` does not work here: {tried.stderr.strip()}"
     subprocess.run(["ip", "netns", "delete", name], check=True)
     return ""
+
+
+def obstacle(hosts: int, numbers: Iterable[int]) -> str:
+    """Why ranks cannot be dealt out to so many hosts here, for any of these numbers of ranks, or ""."""
+    uneven = [str(ranks) for ranks in numbers if ranks % hosts]
+    reason = f"--np {','.join(uneven)} cannot be dealt out evenly" if uneven else missing() if hosts > 1 else ""
+    return reason and f"--hosts {hosts}: {reason}"
 
 
 def inside(space: str) -> list[str]:
@@ -75,17 +83,18 @@ def sweep() -> list[str]:
 
 
 class Spaces:
-    """`count` namespaces, each with `links` interfaces eth0, eth1, ...; host h has the address 10.77.LINK.h+1 there.
+    """`count` namespaces, each with `links` interfaces eth0, eth1, ...; host h has the address 10.77.LINK.h+1 there. rate: what
+    each host may send over eth0, see `slow`.
 
     The bridges live in a namespace of their own, so that nothing of the machine's network is touched. Those that an earlier
     process left because it was killed are removed first, which is told on stderr.
     """
 
-    def __init__(self, count: int, links: int = 1) -> None:
+    def __init__(self, count: int, links: int = 1, rate: str | None = None) -> None:
         begin = _prefix(os.getpid()) + secrets.token_hex(3)
         self.switch = f"{begin}s"
         self.names = [f"{begin}h{host}" for host in range(count)]
-        self.links = links
+        self.links, self.rate = links, rate
 
     def __enter__(self) -> Spaces:
         if stale := sweep():
@@ -99,6 +108,8 @@ class Spaces:
                 run(f"ip link set br{link} up", self.switch)
                 for host, name in enumerate(self.names):
                     self._wire(link, host, name)
+            for host in range(len(self.names)) if self.rate else ():
+                self.slow(host, str(self.rate))
             return self
         except BaseException:
             self.__exit__()

@@ -28,7 +28,7 @@ from .arguments import at_least, numbers, parse_sizes, some_of
 from .collectives import COLLECTIVES
 from .options import require_writable
 from .report import figure
-from .spaces import SpaceError
+from .spaces import SpaceError, obstacle
 from .tune_choose import Cell, Decision, as_samples, at, decide, from_samples
 from .tune_measure import Plan, measure
 from .worlds import run
@@ -104,7 +104,8 @@ def _check_layout(given: argparse.Namespace, place: Place | None) -> None:
         given.np, hosts = (place.size,), place.size // (place.local_size or place.size)
     else:
         given.np, hosts = given.np or ((2 * given.hosts,) if given.hosts > 1 else (2, 4)), given.hosts
-        tune_hosts.require(given.hosts, given.np)
+        if reason := obstacle(hosts, given.np):
+            raise ValueError(reason)
     for ranks in given.np:
         has = _layout(ranks, hosts)
         for way in given.transport:

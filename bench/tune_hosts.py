@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from .spaces import Spaces, inside, missing
+from .spaces import Spaces, inside
 from .tune_choose import Cell, from_samples
 from .tune_measure import Plan
 
@@ -21,20 +21,10 @@ _LOOK_S = 0.5
 _END_S = 10.0
 
 
-def require(hosts: int, numbers: Sequence[int]) -> None:
-    """Raises ValueError where so many ranks cannot be dealt out to so many hosts here."""
-    uneven = [str(ranks) for ranks in numbers if ranks % hosts]
-    reason = f"--np {','.join(uneven)} cannot be dealt out evenly" if uneven else missing() if hosts > 1 else ""
-    if reason:
-        raise ValueError(f"--hosts {hosts}: {reason}")
-
-
 def measure(hosts: int, rate: str | None, ranks: int, plan: Plan) -> list[Cell] | None:
     """The cells of a world of `ranks`. None when a launcher failed, which has been told."""
     with ExitStack() as stack:
-        spaces = stack.enter_context(Spaces(hosts))
-        for host in range(hosts) if rate else ():
-            spaces.slow(host, str(rate))
+        spaces = stack.enter_context(Spaces(hosts, rate=rate))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="arraycomm-bench-")))
         secret, samples = folder / "secret", folder / "samples"
         secret.touch(mode=0o600)

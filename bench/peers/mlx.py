@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import socket
 import sys
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import mpi
-from .protocol import Call, Missing, Peer
+from .protocol import Call, Missing, Peer, free_ports
 
 _BACKENDS = {"mlx": "ring", "mlx-mpi": "mpi"}
 
@@ -123,16 +122,5 @@ def _host_file(addresses: list[str], directory: str) -> dict[str, str]:
     """Where the ring's ranks listen."""
     path = os.path.join(directory, "hosts.json")
     with open(path, "w", encoding="utf-8") as file:
-        json.dump([[f"{address}:{port}"] for address, port in zip(addresses, _free_ports(len(addresses)), strict=True)], file)
+        json.dump([[f"{address}:{port}"] for address, port in zip(addresses, free_ports(len(addresses)), strict=True)], file)
     return {"MLX_HOSTFILE": path}
-
-
-def _free_ports(count: int) -> list[int]:
-    socks = [socket.socket() for _ in range(count)]
-    try:
-        for sock in socks:
-            sock.bind(("127.0.0.1", 0))
-        return [int(sock.getsockname()[1]) for sock in socks]
-    finally:
-        for sock in socks:
-            sock.close()

@@ -284,6 +284,15 @@ def control(directory: str) -> Iterator[str]:
         os.close(folder)
 
 
+def free_ports(count: int) -> list[int]:
+    """Of TCP, on this host."""
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in socks:
+            sock.bind(("127.0.0.1", 0))
+        return [int(sock.getsockname()[1]) for sock in socks]
+
+
 def _connect(directory: str) -> Connection:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with control(directory) as path:
