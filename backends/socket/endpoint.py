@@ -62,7 +62,6 @@ class Endpoint(Sharing):
         self._news: set[int] = set()  # eventfds of threads that wait for a socket, and for the latter
         self._groups: dict[int, Registered] = {}
         self._offers = segment.Offers()
-        self._lent: segment.Lent | None = None  # of the first rank of each host
         self._arrivals = Arrivals(timeout)
         self.fabric: Any = ffi.NULL  # what carries data between hosts, where it is not TCP
         self._arrived = False  # the predecessor's control connection
@@ -92,27 +91,17 @@ class Endpoint(Sharing):
                  if listener.family != socket.AF_UNIX]
         self._acceptor = Acceptor(listeners, self._secret, self.job, self.admit, check=self.welcome,
                                   on_shortage=self._cannot_accept, name=f"{self.name}-acceptor", ranks=self.size)
-        shares = settings.get_transport() != "tcp"
-        self._lent = segment.lend() if shares else None
-        mine = peers.this_process(names, self._path, self._lent.name if self._lent else "", self.tuning,
-                                  apart=shares and not self._lent)
-        self.peers = exchange(mine)
+        apart = settings.get_transport() != "tcp" and not segment.possible()
+        self.peers = exchange(peers.this_process(names, self._path, self.tuning, apart=apart))
         self.connections = self.peers.connections
         self._outgoing = Outgoing(self.rank, self.peers, self.job, self._secret,
                                   min(self.timeout, grown(settings.get_number("ARRAYCOMM_SILENCE"), self.size)))
-        self._begin_host()
+        if self.peers.hosts.index(self.peers.hosts[self.rank]) == self.rank:
+            local.sweep(self._path)  # the first rank of each host
         self._close_ring()
         self._connector = threading.Thread(target=self._connect_asked, name=f"arraycomm-{self.name}-connector",
                                            daemon=True)
         threads.start(self._connector)
-
-    def _begin_host(self) -> None:
-        """What the first rank of each host does for all of it, and no other."""
-        if self.peers.hosts.index(self.peers.hosts[self.rank]) == self.rank:
-            local.sweep(self._path)
-        elif self._lent:
-            self._lent.close()
-            self._lent = None
 
     def _open_node(self) -> None:
         beat, silence = settings.get_number("ARRAYCOMM_HEARTBEAT"), settings.get_number("ARRAYCOMM_SILENCE")
@@ -267,15 +256,10 @@ class Endpoint(Sharing):
 
     def _connect_asked(self) -> None:
         """The connector's thread."""
-        poll, lent = select.poll(), self._lent
+        poll = select.poll()
         poll.register(self._event, select.POLLIN)
-        if lent:
-            poll.register(lent, select.POLLIN)
         while not self.closed:
-            ready = poll.poll()
-            with self._lock:
-                if lent and not self.closed and any(found == lent.fileno() for found, _ in ready):
-                    lent.hear()
+            poll.poll()
             self.answer()
 
     def answer(self) -> None:
@@ -390,8 +374,6 @@ class Endpoint(Sharing):
     def _close_descriptors(self) -> None:
         self._arrivals.close()
         self._offers.close()
-        if self._lent:
-            self._lent.close()
 
     def _after_fork(self) -> None:
         """In the child: its copies would keep the parent's connections open. The node has closed its own."""

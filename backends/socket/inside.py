@@ -111,7 +111,7 @@ class _Alike(Peers):
     """The cards of ranks that are one process's: all the same."""
 
     def __init__(self, size: int, tuning: Any) -> None:
-        mine = peers.this_process([("127.0.0.1", 0)], "inside", "", tuning)
+        mine = peers.this_process([("127.0.0.1", 0)], "inside", tuning)
         super().__init__([peers.encode(mine)] * size, mine)
         self._pid, self._all_oversubscribed = mine.pid, super().oversubscribed(0, range(size))
 

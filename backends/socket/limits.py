@@ -9,14 +9,13 @@ from arraycomm.core.base.errors import ResourceError
 _NODE = 3  # epoll and two eventfds
 _ACCEPTOR = 3  # epoll, and a connection in each of two handshakes
 _RING = 2  # control connections with both neighbours
-_LENT = 3  # a memory file and a pipe
 _GROUP = 3  # eventfd, shared memory here and in the engine
 _SPARE = 8  # what Python and the operations open for a moment
 
 
 def require_descriptors(rank: int, listeners: int) -> None:
     """Raises ResourceError that names need and limit. Data connections come on top, when they are first needed."""
-    need = _NODE + _ACCEPTOR + _RING + _LENT + _GROUP + _SPARE + listeners
+    need = _NODE + _ACCEPTOR + _RING + _GROUP + _SPARE + listeners
     limit = os.sysconf("SC_OPEN_MAX")  # the soft RLIMIT_NOFILE; the module `resource` would have to be loaded
     if limit < 0:
         return  # none

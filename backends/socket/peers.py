@@ -22,7 +22,7 @@ from .. import processors
 if TYPE_CHECKING:
     from arraycomm.core.interface.tuning import Tuning
 
-_CARD = "arraycomm rank 5"  # what a card starts with
+_CARD = "arraycomm rank 6"  # what a card starts with
 # Processes share memory and a Unix socket's path when they see the same of each; the network's is here because
 # "the same host" also says that loopback is the same.
 _NAMESPACES = ("net", "pid", "ipc", "mnt")
@@ -41,7 +41,6 @@ class Peer(Record):
     pid: int
     addresses: tuple[tuple[str, int], ...]  # numeric address and port of each TCP listener
     path: str  # of its Unix listeners (local.listen)
-    lent: str  # the name of the memory that it lends (segment.Lent)
     alike: dict[str, str]  # what must be the same everywhere, by name
 
     @property
@@ -65,7 +64,7 @@ def _machine(host: bytes) -> bytes:
     return host.partition(_APART)[0]
 
 
-def this_process(addresses: Sequence[tuple[str, int]], path: str, lent: str = "", tuned: Tuning | None = None, *,
+def this_process(addresses: Sequence[tuple[str, int]], path: str, tuned: Tuning | None = None, *,
                  apart: bool = False) -> Peer:
     """This rank's card. apart: it cannot share memory with anybody."""
     wanted = settings.get_integer("ARRAYCOMM_SOCKET_CONNECTIONS") or min(len(addresses), settings.CONNECTIONS)
@@ -75,7 +74,7 @@ def this_process(addresses: Sequence[tuple[str, int]], path: str, lent: str = ""
     alike["the hash of a shape (the Python version)"] = str(hash((2, 3, 5)))  # ranks compare shapes by it
     # whom nobody on its host can reach, by a socket or by memory, is as on another one
     host = host_key() + f"{_APART.decode()}{os.urandom(8).hex()}" * (apart or not path)
-    return Peer(host, wanted, processors.mine(), socket.gethostname(), os.getpid(), tuple(addresses), path, lent, alike)
+    return Peer(host, wanted, processors.mine(), socket.gethostname(), os.getpid(), tuple(addresses), path, alike)
 
 
 class Peers:
@@ -203,7 +202,7 @@ def encode(peer: Peer) -> bytes:
     """Strings between NULs, which neither paths nor variables can hold. json would take longer to load than to use."""
     addresses = ",".join(f"{address} {port}" for address, port in peer.addresses)
     named = f"{peer.hostname}\0{peer.pid}\0{addresses}\0"
-    return _as_bytes(_start(peer) + named) + os.fsencode(peer.path) + _as_bytes(f"\0{peer.lent}{_alike(peer)}")
+    return _as_bytes(_start(peer) + named) + os.fsencode(peer.path) + _as_bytes(_alike(peer))
 
 
 def _start(peer: Peer) -> str:
@@ -218,10 +217,10 @@ def _alike(peer: Peer) -> str:
 def _decode(rank: int, card: bytes) -> Peer:
     try:
         fields = card.decode(errors="surrogateescape").split("\0")
-        _, host, connections, mask, hostname, pid, addresses, path, lent, *alike = fields
+        _, host, connections, mask, hostname, pid, addresses, path, *alike = fields
         listeners = tuple((address, int(port)) for address, port in (pair.split(" ") for pair in addresses.split(",")))
         path = os.fsdecode(_as_bytes(path))
-        return Peer(host, int(connections), int(mask, 16), printable(hostname), int(pid), listeners, path, lent,
+        return Peer(host, int(connections), int(mask, 16), printable(hostname), int(pid), listeners, path,
                     dict(item.split("=", 1) for item in alike))
     except ValueError as error:
         raise _no_card(rank, str(error)) from None

@@ -1,10 +1,7 @@
-"""The shared memory of a group's ranks on one host: a sealed memfd. That of a world is lent, so that its ranks take it without
-a handshake; where the system does not permit that, and for other groups, it is handed over on a Unix socket.
-"""
+"""The shared memory of a group's ranks on one host: a sealed memfd, which is handed over on a Unix socket."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import io
@@ -18,7 +15,6 @@ from arraycomm.core.base.errors import AuthFailed, DistNetworkError, ResourceErr
 from arraycomm.core.base.log import log
 from arraycomm.core.bootstrap.auth import Hello
 
-_RANK = struct.Struct("<I")
 _NAME = "arraycomm"  # of the memory files
 _TOKEN = b"\x01"  # a descriptor has to travel with at least one byte
 
@@ -30,11 +26,14 @@ def create(size: int, least: int = 0) -> io.FileIO:
     """
     segment = _new()
     try:
-        _seal(segment, size, least)
+        _lengthen(segment, size, least)
+        fcntl.fcntl(segment, kernel.F_ADD_SEALS, kernel.SEALED)  # its size for good
         return segment
-    except BaseException:
+    except OSError as error:
         segment.close()
-        raise
+        advice = ("see `ulimit -f`, or set ARRAYCOMM_TRANSPORT=tcp" if error.errno == errno.EFBIG
+                  else "free memory, or lower ARRAYCOMM_PIECE_BYTES")
+        raise ResourceError(f"cannot make {least or size} bytes of shared memory: {error.strerror}; {advice}") from error
 
 
 def _new() -> io.FileIO:
@@ -43,22 +42,6 @@ def _new() -> io.FileIO:
     except OSError as error:
         advice = "set ARRAYCOMM_TRANSPORT=tcp, or auto" if error.errno in kernel.FORBIDDEN else "see `ulimit -n`"
         raise ResourceError(f"cannot make a file of shared memory: {error.strerror}; {advice}") from error
-
-
-def _seal(segment: io.FileIO, size: int, least: int) -> None:
-    """Gives it its size for good. Does nothing where another rank has done so, or where it is no memory file without a size and
-    seals: _check() tells whether it is the same, or what it is."""
-    if _seals(segment) != 0 or os.fstat(segment.fileno()).st_size not in (0, size, least or size):
-        return
-    try:
-        _lengthen(segment, size, least)
-        fcntl.fcntl(segment, kernel.F_ADD_SEALS, kernel.SEALED)
-    except PermissionError:
-        return  # sealed
-    except OSError as error:
-        advice = ("see `ulimit -f`, or set ARRAYCOMM_TRANSPORT=tcp" if error.errno == errno.EFBIG
-                  else "free memory, or lower ARRAYCOMM_PIECE_BYTES")
-        raise ResourceError(f"cannot make {least or size} bytes of shared memory: {error.strerror}; {advice}") from error
 
 
 def _lengthen(segment: io.FileIO, size: int, least: int) -> None:
@@ -91,11 +74,10 @@ def receive(sock: socket.socket, size: int, least: int = 0) -> io.FileIO:
 
 
 def _seals(segment: io.FileIO) -> int:
-    """0: none yet. A file on a disk has none for ever, so it counts as sealed against seals."""
     try:
         return fcntl.fcntl(segment, kernel.F_GET_SEALS)
-    except OSError:
-        return kernel.F_SEAL_SEAL
+    except OSError:  # a file on a disk, say
+        return 0
 
 
 def _check(segment: io.FileIO, size: int, least: int) -> None:
@@ -107,89 +89,18 @@ def _check(segment: io.FileIO, size: int, least: int) -> None:
                                "of arraycomm must be the same on all ranks")
 
 
-class Lent:
-    """An empty memory file that peers take by themselves, through /proc: the kernel lets nobody in but this user's processes.
-    And a pipe, in which they say that they have it.
-
-    It is there before anybody knows how long it must be. Whoever comes first gives it its size.
-    """
-
-    def __init__(self) -> None:
-        """Raises ResourceError."""
-        self._file = _new()
-        try:
-            self._said, self._say = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            self._file.close()
-            raise ResourceError(f"cannot make a pipe for shared memory: {error.strerror}; see `ulimit -n`") from error
-        self.name = " ".join(f"{os.fstat(end).st_ino} {end}" for end in (self._file.fileno(), self._say))  # for this rank's card
-        self.taken: set[int] = set()  # who has said so
-
-    def fileno(self) -> int:
-        """What can be read when somebody has."""
-        return self._said
-
-    def hear(self) -> None:
-        """Reads what peers have said. Does not block."""
-        with contextlib.suppress(BlockingIOError):  # nothing more
-            said = os.read(self._said, _RANK.size * 1024)
-            self.taken.update(rank for rank, in _RANK.iter_unpack(said))
-
-    def take(self, size: int, least: int = 0) -> io.FileIO:
-        """This rank's own; the caller closes it. Raises as create() and receive() do."""
-        return _taken(io.FileIO(os.dup(self._file.fileno()), "r+"), size, least)
-
-    def close(self) -> None:
-        """Idempotent."""
-        if not self._file.closed:
-            self._file.close()
-            os.close(self._said)
-            os.close(self._say)
-
-
-def take(pid: int, name: str, size: int, rank: int, least: int = 0) -> io.FileIO | None:
-    """What the process `pid` has lent, for `rank`. None where the system does not permit that, or the process has gone.
-
-    Raises as create() and receive() do.
-    """
-    file_inode, file, pipe_inode, pipe = map(int, name.split(" "))
+def possible() -> bool:
+    """Whether this process may make memory files. Warns where they are forbidden and ARRAYCOMM_TRANSPORT leaves the choice, and
+    raises ResourceError where it does not, or for want of something else."""
     try:
-        segment = io.FileIO(kernel.lent_file(pid, file, file_inode, _NAME), "r+")
-    except OSError:
-        return None
-    segment = _taken(segment, size, least)
-    try:
-        say = kernel.lent_pipe(pid, pipe, pipe_inode)
-        try:
-            os.write(say, _RANK.pack(rank))
-        finally:
-            os.close(say)
-        return segment
-    except OSError:
-        segment.close()
-        return None
-
-
-def _taken(segment: io.FileIO, size: int, least: int) -> io.FileIO:
-    try:
-        _seal(segment, size, least)
-        _check(segment, size, least)
-        return segment
-    except BaseException:
-        segment.close()
-        raise
-
-
-def lend() -> Lent | None:
-    """What this rank lends. None, with a warning, where memory files are forbidden and ARRAYCOMM_TRANSPORT leaves the choice."""
-    try:
-        return Lent()
+        _new().close()
+        return True
     except ResourceError as error:
         cause = error.__cause__
         if settings.get_transport() == "shm" or not isinstance(cause, OSError) or cause.errno not in kernel.FORBIDDEN:
             raise
         log().warning("no shared memory, so that this process talks TCP to all others: %s", cause.strerror)
-        return None
+        return False
 
 
 class Offers:

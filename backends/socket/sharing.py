@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
-from arraycomm._engine import ffi, lib
 from arraycomm.core.base.errors import AuthFailed, DistNetworkError, GroupError
 from arraycomm.core.base.notice import Notice
 from arraycomm.core.base.typed import Any
@@ -38,7 +37,6 @@ class Sharing:
     _changed: threading.Condition
     _news: set[int]
     _offers: segment.Offers
-    _lent: segment.Lent | None
     _arrivals: Arrivals
     _outgoing: Outgoing
 
@@ -61,10 +59,9 @@ class Sharing:
         """
         owner, end = min(local_members), math.inf if watch else time.monotonic() + self.timeout
         if owner != self.rank:
-            lent = segment.take(self.peers[owner].pid, self.peers[owner].lent, size, self.rank, least) if world else None
             look = self._watching((owner,) if world else members, watch)
-            return lent or self._fetch_segment(owner, group_id, (size, least), look, end)
-        made = self._lent.take(size, least) if world and self._lent else segment.create(size, least)
+            return self._fetch_segment(owner, group_id, (size, least), look, end)
+        made = segment.create(size, least)
         with self._lock:
             self._offers.offer(group_id, made, set(local_members) - {self.rank})
             for sock, hello in self._arrivals.take(group_id, Purpose.SEGMENT):
@@ -92,12 +89,10 @@ class Sharing:
         """Waits so long at most: who has not fetched it."""
         end = time.monotonic() + seconds
         with self._changed:
-            while awaited := self._awaited(group_id, world=world):
-                if any(lib.acomm_node_peer(self.node, other, ffi.new("char **")) for other in members):
-                    awaited = self._awaited(group_id, world=world)  # who took it said so before it left
-                    for other in awaited if world else members:
-                        if other != self.rank:
-                            self._check_there(other, may_leave=other not in awaited)
+            while awaited := self._offers.awaited(group_id):
+                for other in awaited if world else members:
+                    if other != self.rank:
+                        self._check_there(other, may_leave=other not in awaited)
                 if not self._changed.wait(end - time.monotonic()):
                     return awaited
             self._offers.withdraw(group_id)
@@ -109,14 +104,6 @@ class Sharing:
     def _waits_for(self, ranks: Iterable[int], waited: float) -> str:
         return (f"rank {self.rank} of {self.size} has waited {waited:.3g} s for {self._named(ranks)} to call init(), split() or "
                 "new_group() for the same ranks as it has")
-
-    def _awaited(self, group_id: int, *, world: bool) -> set[int]:
-        """Who has not fetched it. With the lock held."""
-        awaited = self._offers.awaited(group_id)
-        if world and self._lent:
-            self._lent.hear()
-            awaited -= self._lent.taken
-        return awaited
 
     def _watching(self, members: Sequence[int], watch: Watch | None) -> Watch:
         """What a wait for a segment calls now and then: raises PeerLost for a member, and what `watch` raises."""

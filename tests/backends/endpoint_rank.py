@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from arraycomm._engine import Buffer
-from arraycomm.backends.socket import peers, segment
+from arraycomm.backends.socket import peers
 from arraycomm.backends.socket.communicator import SocketCommunicator
 from arraycomm.backends.socket.endpoint import Endpoint
 from arraycomm.core.arrays.types import OPS, DType
@@ -32,10 +32,6 @@ class Rank:
         self.rank, self.size = config["rank"], config["size"]
         self.opened = 0
         self.split: SocketCommunicator | None = None
-        if config.get("forbidden"):  # as where the kernel keeps processes out of each other's /proc
-            segment.take = lambda *_: None
-        if config.get("deaf"):
-            _deaf_connector()
         if not config.get("late"):
             self.open()
 
@@ -134,17 +130,6 @@ class Rank:
         if how == "return":
             raise SystemExit(0)
         raise KeyError(how)
-
-
-def _deaf_connector() -> None:
-    """The connector's thread comes late to every word of a peer."""
-    hear = segment.Lent.hear
-
-    def late(lent: segment.Lent) -> None:
-        if not threading.current_thread().name.endswith("connector"):
-            hear(lent)
-
-    segment.Lent.hear = late  # type: ignore[method-assign]
 
 
 def _total(world: SocketCommunicator, rank: int) -> list[float]:

@@ -32,8 +32,8 @@ def test_exchange_refuses_what_is_no_card() -> None:
     store = HashStore(timedelta(seconds=1))
     mine = peers.this_process([("127.0.0.1", 5)], "/path")
     store.add("cards", 1)
-    for text in ("[]", "nonsense", "arraycomm rank 1\0host\0001\0", "arraycomm rank 5\0host",
-                 "arraycomm rank 5\0host\0many\0003\0rest", "arraycomm rank 5\0host\0001\0everywhere\0rest",
+    for text in ("[]", "nonsense", "arraycomm rank 1\0host\0001\0", "arraycomm rank 6\0host",
+                 "arraycomm rank 6\0host\0many\0003\0rest", "arraycomm rank 6\0host\0001\0everywhere\0rest",
                  "arraycomm rank 3\0host\0001\0003\0rest"):
         store.set("peer/1", sign(SECRET, peers._about("job", 1), text.encode()))
         with pytest.raises(DistStoreError, match="rank 1"):

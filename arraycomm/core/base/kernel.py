@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
 
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE = 1, 2, 4, 8
@@ -14,7 +13,6 @@ SEALED = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL  # a peer that could shrink t
 FORBIDDEN = (errno.EPERM, errno.ENOSYS, errno.EACCES)  # what calls fail with in containers, and where the kernel lacks them
 _MFD_CLOEXEC, _MFD_ALLOW_SEALING, _MFD_NOEXEC_SEAL = 1, 2, 8
 _MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
-_O_PATH = 0o10000000
 _PIDFD_OPEN = 434  # on all machines
 
 
@@ -49,44 +47,6 @@ def _new_memory_file(name: str, flags: int) -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, flags)
     return _call(_memfd_create(), name.encode(), flags)
-
-
-def lent_file(pid: int, descriptor: int, inode: int, name: str) -> int:
-    """The memory file of that name, made by memory_file(), that another process has open under that number: the kernel lets in
-    this user's processes only. Nothing is opened for use before it is known to be that file: a number may stand for a terminal,
-    a device or somebody's data by now.
-
-    Raises OSError where that is not permitted, or something else lies there.
-    """
-    with _looked_at(f"/proc/{pid}/fd/{descriptor}", inode) as path:
-        if os.readlink(path) != f"/memfd:{name} (deleted)":  # the kernel's name for it
-            raise _other_file()
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
-
-
-def lent_pipe(pid: int, descriptor: int, inode: int) -> int:
-    """As lent_file(), the end of a pipe that is written into; it does not block."""
-    with _looked_at(f"/proc/{pid}/fd/{descriptor}", inode) as path:
-        if os.readlink(path) != f"pipe:[{inode}]":
-            raise _other_file()
-        return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-
-
-@contextlib.contextmanager
-def _looked_at(path: str, inode: int) -> Iterator[str]:
-    """A path of what has that path and inode, which stays the same file whatever its process does; opening it here has no effect
-    on the file (O_PATH)."""
-    file = os.open(path, _O_PATH | os.O_CLOEXEC)
-    try:
-        if os.fstat(file).st_ino != inode:
-            raise _other_file()
-        yield f"/proc/self/fd/{file}"
-    finally:
-        os.close(file)
-
-
-def _other_file() -> OSError:
-    return OSError(errno.ESTALE, "another file has that number by now")
 
 
 def process_descriptor(pid: int) -> int:
