@@ -28,11 +28,10 @@ from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap import address as addresses_of
 from arraycomm.core.bootstrap.auth import Acceptor, HandshakeBroken, Hello, Purpose
 
-from . import late, limits, local, peers, segment
+from . import late, limits, local, peers, segment, sharing
 from .arrivals import Arrivals
 from .late import Registered
 from .outgoing import Outgoing
-from .sharing import Sharing
 
 _JOIN = 0.3  # s for the connector to notice that the endpoint is closed; it may be in a connect()
 _DATA_CHANNELS = (1, 2)  # enum channel of link.h
@@ -40,7 +39,7 @@ _DATA_CHANNELS = (1, 2)  # enum channel of link.h
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # for fork and exit, which know no owners
 
 
-class Endpoint(Sharing):
+class Endpoint:
     """Opens with all `size` ranks at once: returns when the control ring of the world stands.
 
     exchange: tells the others this rank's card, and returns everybody's.
@@ -59,7 +58,6 @@ class Endpoint(Sharing):
         self._secret = secret
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # a segment was fetched, or something is known of a peer
-        self._news: set[int] = set()  # eventfds of threads that wait for a socket, and for the latter
         self._groups: dict[int, Registered] = {}
         self._offers = segment.Offers()
         self._arrivals = Arrivals(timeout)
@@ -130,7 +128,7 @@ class Endpoint(Sharing):
         end = time.monotonic() + self.timeout
         before = (self.rank - 1) % self.size
         notice = Notice(lambda waited: f"rank {self.rank} of {self.size} has waited {waited:.3g} s for a connection from "
-                                       f"{self._named([before])}, to {self._mine()}")
+                                       f"{sharing.named(self, [before])}, to {self._mine()}")
         while not self._arrived:
             if not self._await_event(min(end - time.monotonic(), notice.left())) and time.monotonic() >= end:
                 raise DistNetworkError(f"rank {self.rank}: rank {before} ({self.place(before)}) did not connect "
@@ -181,6 +179,8 @@ class Endpoint(Sharing):
             reason = "it left" if text[0] == ffi.NULL else printable(ffi.string(text[0]))
             raise PeerLost(f"rank {self.rank} of {self.size}: rank {other} ({self.place(other)}) failed{when}: {reason}; "
                            "see what it printed", ranks=(other,))
+
+    share_segment = sharing.share_segment
 
     # ---- what others ask ----
 
@@ -271,8 +271,6 @@ class Endpoint(Sharing):
             late.tell(*waits, self.peers, self._outgoing)
         with self._lock:
             self._changed.notify_all()
-            for news in self._news:
-                os.eventfd_write(news, 1)
 
     def _late(self) -> tuple[late.Late, list[int]] | None:
         with self._lock:

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from arraycomm.backends.socket import local, outgoing
+from arraycomm.backends.socket import local, outgoing, sharing
 from arraycomm.backends.socket.endpoint import Endpoint
 from arraycomm.core.base.errors import AuthFailed, DistError, DistNetworkError, PeerLost
 from arraycomm.core.bootstrap.auth import HandshakeBroken, Purpose
@@ -141,7 +141,7 @@ def refused_memory(monkeypatch: pytest.MonkeyPatch, error: Exception, patience: 
                              peers=[SimpleNamespace(place="host h, pid 7")], _outgoing=ways)
     monkeypatch.setattr("arraycomm.backends.socket.endpoint.lib", SimpleNamespace(acomm_node_peer=lambda *_: next(states)))
     with pytest.raises(DistError) as raised:
-        endpoint._fetch_segment(0, 5, (4096, 4096), lambda awaited: None, math.inf)
+        sharing._fetch_segment(endpoint, 0, 5, (4096, 4096), lambda awaited: None, math.inf)
     return raised.value
 
 
