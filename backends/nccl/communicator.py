@@ -20,7 +20,7 @@ from arraycomm.core.base.errors import (
 from arraycomm.core.base.log import log
 from arraycomm.core.base.typed import Any
 from arraycomm.core.gpu.runtime import Runtime
-from arraycomm.core.interface.backend import Communicator, Watch, Work
+from arraycomm.core.interface.backend import Communicator, Watch
 
 from .canary import Canary
 from .declarations import version_text
@@ -237,14 +237,7 @@ class NcclCommunicator(Operations):
             finally:
                 self.lock.release()
 
-    # ---- what the host's communicator does ----
-
-    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
-        """Of the ranks, not of their GPUs: it says nothing of what is enqueued there."""
-        return self.host.barrier(timeout=timeout, async_op=async_op)
-
-    def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
-        return self.host.symmetric(nbytes, timeout=timeout)
+    # ---- memory ----
 
     def symmetric_on(self, nbytes: int, device: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
         """As symmetric(), on the GPU of this number."""
@@ -252,9 +245,6 @@ class NcclCommunicator(Operations):
             raise DeviceError(f"group {self.name!r} works on cuda:{self.device}, and the array of like= is on cuda:{device}")
         block = allocate(self, nbytes, timeout)
         return None if block is None else (block.pointer, block.release, block.context)
-
-    def expose(self, buffer: Buffer, near: object) -> None:
-        return None
 
     # ---- batches ----
 
@@ -300,9 +290,6 @@ class NcclCommunicator(Operations):
         from .opening import split
 
         return split(self, members, name, timeout, watch)
-
-    def gone(self) -> frozenset[int]:
-        return self.host.gone()
 
     def check_peers(self) -> None:
         if self.failure is None or isinstance(self.failure, PeerLost):

@@ -20,6 +20,7 @@ from .communicator import NcclCommunicator, refuse_in_batch
 from .declarations import version_text
 from .library import library
 from .opening import HOST, connect
+from .operations import BesideHost
 
 
 def open_lazily(meeting: Rendezvous, name: str, timeout: float, options: Mapping[str, Any], *,
@@ -41,7 +42,7 @@ def _message(name: str) -> Callable[..., Any]:
     return method
 
 
-class LazyCommunicator:
+class LazyCommunicator(BesideHost):
     """See arraycomm.core.interface.backend for the contract. For groups that did not ask for NCCL: a program without arrays on
     GPUs opens nothing there.
 
@@ -53,7 +54,7 @@ class LazyCommunicator:
         """Takes over `host`, of the same ranks."""
         self.rank, self.size, self.name, self.timeout = host.rank, host.size, host.name, timeout
         self.shortcut = host.shortcut
-        self._host, self._options, self._priority = host, options, priority
+        self.host, self._options, self._priority = host, options, priority
         self._opened: NcclCommunicator | None = None
         self.closed = self._in_batch = False
         self._lock = threading.Lock()
@@ -72,9 +73,9 @@ class LazyCommunicator:
         if self.closed:
             raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
         try:
-            return connect(library(), runtime(), self._host, device, self.timeout, self._options, self._priority)
+            return connect(library(), runtime(), self.host, device, self.timeout, self._options, self._priority)
         except BaseException as error:
-            self._host.abort(f"NCCL could not be opened: {error}")
+            self.host.abort(f"NCCL could not be opened: {error}")
             raise
 
     def collective(self, kind: Kind, src: Buffer | None, dst: Buffer | None, *given: Any, **named: Any) -> Work | None:
@@ -85,19 +86,10 @@ class LazyCommunicator:
 
     @property
     def about(self) -> str:
-        return f"NCCL {version_text(library().version)} from the first array on a GPU on, {self._host.about}"
-
-    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
-        return self._host.barrier(timeout=timeout, async_op=async_op)
-
-    def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
-        return self._host.symmetric(nbytes, timeout=timeout)
+        return f"NCCL {version_text(library().version)} from the first array on a GPU on, {self.host.about}"
 
     def symmetric_on(self, nbytes: int, device: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
         return (self._opened or self._open("empty", device)).symmetric_on(nbytes, device, timeout=timeout)
-
-    def expose(self, buffer: Buffer, near: object) -> None:
-        return None
 
     def batch(self) -> AbstractContextManager[None]:
         return self._unopened_batch() if self._opened is None else self._opened.batch()
@@ -111,18 +103,15 @@ class LazyCommunicator:
             self._in_batch = False
 
     def split(self, members: Sequence[int], name: str, *, timeout: float, watch: Watch | None = None) -> LazyCommunicator:
-        return LazyCommunicator(self._host.split(members, name, timeout=timeout, watch=watch), timeout, self._options,
+        return LazyCommunicator(self.host.split(members, name, timeout=timeout, watch=watch), timeout, self._options,
                                 priority=self._priority)
 
-    def gone(self) -> frozenset[int]:
-        return self._host.gone()
-
     def check_peers(self) -> None:
-        (self._opened or self._host).check_peers()
+        (self._opened or self.host).check_peers()
 
     def abort(self, reason: str) -> None:
-        (self._opened or self._host).abort(reason)
+        (self._opened or self.host).abort(reason)
 
     def close(self, reason: str = "") -> None:
         self.closed = True
-        (self._opened or self._host).close(reason)
+        (self._opened or self.host).close(reason)

@@ -22,7 +22,26 @@ if TYPE_CHECKING:
 _CPU = int(DeviceType.CPU)
 
 
-class Operations:
+class BesideHost:
+    """What a communicator over NCCL leaves to one of the same ranks over the CPU."""
+
+    host: Communicator
+
+    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
+        """Of the ranks, not of their GPUs: it says nothing of what is enqueued there."""
+        return self.host.barrier(timeout=timeout, async_op=async_op)
+
+    def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
+        return self.host.symmetric(nbytes, timeout=timeout)
+
+    def expose(self, buffer: Buffer, near: object) -> None:
+        return None
+
+    def gone(self) -> frozenset[int]:
+        return self.host.gone()
+
+
+class Operations(BesideHost):
     """See NcclCommunicator. The arrays of a call are all on the GPU or all in host memory."""
 
     timeout: float
