@@ -153,7 +153,7 @@ class ServerHandshake:
 
     def _challenge(self) -> bytes:
         try:
-            self.ours = _decode(bytes(self._received[:_HELLO.size]), self._job)[1]
+            self._claimed, self.ours = _decode(bytes(self._received[:_HELLO.size]), self._job)
         except AuthFailed as error:
             self.error = str(error)
             return b""
@@ -162,20 +162,19 @@ class ServerHandshake:
     def _verdict(self) -> bytes:
         transcript = bytes(self._received[:HELLO_BYTES]) + self._nonce
         proof = bytes(self._received[HELLO_BYTES:])
-        purpose = _decode(transcript[:_HELLO.size], self._job)[0].purpose
-        if not same(proof, tag(self._secret, bound(b"client", purpose, self._where), transcript)):
+        hello = self._claimed
+        if not same(proof, tag(self._secret, bound(b"client", hello.purpose, self._where), transcript)):
             self.error = "it has another secret, or has called another address than this one"
             return bytes([Status.WRONG_SECRET]) + bytes(TAG_BYTES)
-        status, hello = self._judge()
-        if status is Status.ADMITTED:
-            self.hello = hello
-        code = bytes([status])
-        return code + tag(self._secret, bound(b"server", purpose, self._where), transcript + proof + code)
+        code = bytes([self._judge(hello)])
+        return code + tag(self._secret, bound(b"server", hello.purpose, self._where), transcript + proof + code)
 
-    def _judge(self) -> tuple[Status, Hello]:
-        hello, ours = _decode(bytes(self._received[:_HELLO.size]), self._job)
-        if not ours:
+    def _judge(self, hello: Hello) -> Status:
+        if not self.ours:
             self.error = "it belongs to another job"
-            return Status.OTHER_JOB, hello
+            return Status.OTHER_JOB
         self.error = self._check(hello) if self._check else None
-        return (Status.UNWELCOME if self.error else Status.ADMITTED), hello
+        if self.error:
+            return Status.UNWELCOME
+        self.hello = hello
+        return Status.ADMITTED
