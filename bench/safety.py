@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -32,12 +31,6 @@ _WIDTH = 4  # float32
 Times = list[list[float]]  # us per call, by round and name
 
 
-@dataclass
-class _Cell:
-    name: str
-    calls: list[Callable[[], float]]  # a batch of each group: us per call
-
-
 def measure(transport: str, sizes: tuple[int, ...], rounds: int) -> dict[str, Times]:
     """A rank's part: the times of every operation and size."""
     import arraycomm
@@ -46,13 +39,12 @@ def measure(transport: str, sizes: tuple[int, ...], rounds: int) -> dict[str, Ti
     found: dict[str, Times] = {}
     with arraycomm.init() as world:
         groups = [world.split(0), world.split(0), _with({"ARRAYCOMM_CHECK": "0"}, lambda: world.split(0))]
-        cells = [_cell(groups, operation, size) for operation in _OPERATIONS for size in sizes]
+        cells = {f"{operation} {size}": _batches(groups, operation, size) for operation in _OPERATIONS for size in sizes}
         for turn in range(rounds):
-            for cell in cells:
-                both = cell.calls + cell.calls[::-1]
-                times = [one() for one in both]
-                times = [min(times[i], times[-1 - i]) for i in range(len(groups))]
-                found.setdefault(cell.name, []).append(times + _beside_heartbeats(f"{turn} {cell.name}", cell.calls[0]))
+            for name, batches in cells.items():
+                both = [one() for one in batches + batches[::-1]]
+                times = [min(both[i], both[-1 - i]) for i in range(len(groups))]
+                found.setdefault(name, []).append(times + _beside_heartbeats(f"{turn} {name}", batches[0]))
         world.barrier()  # nobody leaves while another still times
     return found
 
@@ -76,9 +68,10 @@ def _with(settings: dict[str, str], make: Callable[[], Any]) -> Any:
             del os.environ[variable]
 
 
-def _cell(groups: list[Any], operation: str, size: int) -> _Cell:
+def _batches(groups: list[Any], operation: str, size: int) -> list[Callable[[], float]]:
+    """A batch of each group: us per call."""
     arrays = tuple(np.ones(max(1, size // _WIDTH), np.float32) for _ in range(2))
-    return _Cell(f"{operation} {size}", [_batch(group, _call(group, operation, arrays)) for group in groups])
+    return [_batch(group, _call(group, operation, arrays)) for group in groups]
 
 
 def _call(group: Any, operation: str, arrays: tuple[Any, ...]) -> Call:

@@ -95,14 +95,10 @@ def _counts(options: Options, collective: Collective, dtype: str, size: int) -> 
     return tuple(dict.fromkeys(max(1, bytes_ // width) for bytes_ in options.sizes()))
 
 
-def plan_of(options: Options) -> Plan:
-    return Plan(options.calls, options.batches, options.warmup, options.average, options.percentiles)
-
-
 def rows(group: Any, step: Step, options: Options, framework: NumpyArrays) -> Iterator[Row]:
     """Measures a step. Collective; every rank gets the same rows."""
     collective = COLLECTIVES[step.operation]
-    plan = plan_of(options)
+    plan = Plan(options.calls, options.batches, options.warmup, options.average, options.percentiles)
     for count in step.counts:
         case = Case(group.rank, group.size, count, step.dtype, step.op, step.root)
         bench = _Bench(group, collective, case, framework, plan, options.checks if collective.sized else 0)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from arraycomm.core.interface.tuning import Choice, Pick, Tuning
+from arraycomm.core.interface.tuning import Choice, Tuning
+
+from .tune_choose import at
 
 SOURCE = Path(__file__).resolve().parents[1] / "backends" / "engine" / "collectives" / "table.h"
 # The sections of a kind's rows: what each counts for, and whose rows are seen there. Between hosts ("tcp") they go by what is
@@ -88,7 +90,7 @@ def derived(given: Sequence[Row], choices: Sequence[Choice]) -> list[Row]:
 
     def wanted(transport: str, ranks: int, size: int) -> str:
         picks = tuned.picks(given[0].kind, transport, ranks)
-        return _at(picks, size) if picks else _first(made if transport in ("hosts", "uneven") else given, transport, ranks, size)
+        return at(picks, size) if picks else _first(made if transport in ("hosts", "uneven") else given, transport, ranks, size)
 
     places = [(transport, ranks, size) for transport in _SEEN for ranks in numbers for size in sizes]
     expected = [wanted(*place) for place in places]
@@ -122,10 +124,6 @@ def _numbers(rows: Sequence[Row]) -> list[int]:
     """Numbers of ranks at which rows could part."""
     borders = {row.max_ranks for row in rows if row.max_ranks}
     return sorted({2, 3, _MOST_RANKS, *(number for border in borders for number in (border, border + 1) if number > 1)})
-
-
-def _at(picks: Sequence[Pick], size: int) -> str:
-    return next(pick.name for pick in picks if pick.up_to is None or size <= pick.up_to)
 
 
 def _first(rows: Sequence[Row], transport: str, ranks: int, size: int) -> str:
