@@ -24,9 +24,9 @@ from arraycomm.core.interface.backend import Communicator, Watch
 
 from .canary import Canary
 from .declarations import version_text
-from .errors import IN_PROGRESS
 from .flight import Flight, watcher
 from .handle import Handle
+from .library import IN_PROGRESS
 from .memory import Block, allocate
 from .operations import Operations
 from .work import NcclWork

@@ -8,8 +8,7 @@ from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.types import DType
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
-from .errors import IN_PROGRESS
-from .library import Library
+from .library import IN_PROGRESS, Library
 from .reductions import UINT8, Native
 
 if TYPE_CHECKING:

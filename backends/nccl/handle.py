@@ -7,16 +7,54 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
+from arraycomm.core.base import threads
 from arraycomm.core.base.errors import CollectiveTimeout, DistError
 from arraycomm.core.base.typed import Any
 
 from . import config
-from .apart import Apart
-from .errors import IN_PROGRESS, translate
-from .library import Library
+from .library import IN_PROGRESS, Library, translate
 
 _DEREGISTERING = 5.0  # s; it waits for nobody
 _SHORTEST, _LONGEST = 2e-5, 2e-3  # s between looks at a communicator that is in progress: NCCL has nothing to sleep on
+
+
+class Apart:
+    """A call of NCCL's that may wait for other ranks, in a thread of its own, so that its caller can give up. A thread that was
+    left goes on until NCCL returns, and does nothing else then but `too_late`."""
+
+    def __init__(self, name: str, call: Callable[[], int], on: Callable[[], AbstractContextManager[None]],
+                 too_late: Callable[[], None] | None) -> None:
+        """on: the context of the call, the thread's current device."""
+        self._call, self._on, self._too_late = call, on, too_late
+        self._lock, self.ended, self._left = threading.Lock(), threading.Event(), False
+        self._code = 0
+        self._error: BaseException | None = None
+        threads.start(threading.Thread(target=self._run, name=f"arraycomm {name}", daemon=True))
+
+    def _run(self) -> None:
+        try:
+            with self._on():
+                self._code = self._call()
+        except BaseException as error:
+            self._error = error
+        with self._lock:
+            self.ended.set()
+            left = self._left
+        if left and self._too_late is not None:
+            self._too_late()
+
+    def result(self) -> int:
+        """What the call gave, when it has ended. Raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._code
+
+    def leave(self) -> None:
+        """Nobody waits for it any more."""
+        with self._lock:
+            self._left, ended = True, self.ended.is_set()
+        if ended and self._too_late is not None:
+            self._too_late()
 
 
 class Handle:
@@ -63,7 +101,7 @@ class Handle:
         """The code of a call that may wait for the peers. too_late: called at its end when nobody waits for that any more."""
         apart, end = Apart(name, call, self._on, too_late), time.monotonic() + timeout
         try:
-            while not apart.wait(_LONGEST):
+            while not apart.ended.wait(_LONGEST):
                 self.check()
                 if time.monotonic() >= end:
                     raise self._late(name, timeout)

@@ -1,20 +1,25 @@
-"""libnccl: where it is found, and its functions as calls. Bound by cffi at run time, nothing is compiled."""
+"""libnccl: where it is found, its functions as calls, and its result codes as exceptions. Bound by cffi at run time, nothing is
+compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from arraycomm.core.base import settings
-from arraycomm.core.base.errors import DistBackendError
+from arraycomm.core.base.errors import CollectiveTimeout, DistBackendError, DistError, PeerLost
 from arraycomm.core.base.shared_library import bind, loaded, packaged
 from arraycomm.core.base.typed import Any
 
-from .declarations import FUNCTIONS, OLDEST, source, version_text
+from .declarations import CONSTANTS, FUNCTIONS, OLDEST, source, version_text
 
 VARIABLE = "ARRAYCOMM_NCCL_LIBRARY"
 _NAME = "libnccl.so.2"
 _INSTALL = ("install the package nvidia-nccl-cu12 (or nvidia-nccl-cu13, for CUDA 13), or set "
             f"{VARIABLE} to the path of {_NAME}")
+REMOTE, IN_PROGRESS, TIMEOUT = (CONSTANTS[name][0] for name in ("ncclRemoteError", "ncclInProgress", "ncclTimeout"))
+_NAMES = {value: name for name, (value, _) in CONSTANTS.items()
+          if name in ("ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError", "ncclInvalidArgument",
+                      "ncclInvalidUsage", "ncclRemoteError", "ncclTimeout")}
 
 
 class Library:
@@ -58,6 +63,15 @@ class Library:
         last = self.ncclGetLastError(comm)
         detail = self.ffi.string(last).decode(errors="replace").strip() if last != self.ffi.NULL else ""
         return f"{text}: {detail}" if detail and detail != text else text
+
+
+def translate(nccl: Library, code: int, doing: str, comm: int = 0) -> DistError:
+    """The exception for a code. doing: who, and what was called."""
+    text = (f"{doing}: {nccl.error_text(code, comm)} ({_NAMES.get(code, 'a code that is not known here')}, {code}); "
+            "NCCL_DEBUG=WARN makes NCCL say more")
+    if code == REMOTE:
+        return PeerLost(text)
+    return CollectiveTimeout(text) if code == TIMEOUT else DistBackendError(text)
 
 
 _loaded: dict[str, Library] = {}  # by what ARRAYCOMM_NCCL_LIBRARY said
