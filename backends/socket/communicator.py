@@ -22,8 +22,7 @@ from ..communicator import EngineCommunicator, address
 from .endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from .exposed import Exposed
-    from .serving import Serving
+    from .windows import Exposed, Serving
 
 
 _LIBRARY = "library"  # MPI's own collectives
@@ -183,8 +182,7 @@ class SocketCommunicator(EngineCommunicator):
 
     def expose(self, buffer: Buffer, near: SocketCommunicator) -> Exposed | Serving:
         self._check_process()
-        from .exposed import expose  # few programs have windows
-        from .serving import Serving
+        from .windows import Serving, expose  # few programs have windows
 
         direct = expose(self._checked(), near._checked(), buffer, nanoseconds(None), self.error)
         if direct is None:
