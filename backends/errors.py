@@ -7,34 +7,24 @@ from collections.abc import Callable, Sequence
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.arrays.types import OPS, DType
-from arraycomm.core.base.errors import (
-    Aborted,
-    CollectiveMismatch,
-    CollectiveTimeout,
-    DistBackendError,
-    DistError,
-    DistNetworkError,
-    GroupError,
-    PeerLost,
-    ResourceError,
-)
+from arraycomm.core.base import errors
 from arraycomm.core.base.printable import printable
 from arraycomm.core.base.typed import Any
 from arraycomm.core.interface import kinds
 
-_TYPES: dict[int, type[GroupError]] = {
-    lib.ACOMM_LOST: PeerLost,
-    lib.ACOMM_TIMEOUT: CollectiveTimeout,
-    lib.ACOMM_MISMATCH: CollectiveMismatch,
-    lib.ACOMM_TRUNCATED: CollectiveMismatch,
-    lib.ACOMM_ABORTED: Aborted,
-    lib.ACOMM_CLOSED: Aborted,
-    lib.ACOMM_INTERRUPTED: Aborted,
+_TYPES: dict[int, type[errors.GroupError]] = {
+    lib.ACOMM_LOST: errors.PeerLost,
+    lib.ACOMM_TIMEOUT: errors.CollectiveTimeout,
+    lib.ACOMM_MISMATCH: errors.CollectiveMismatch,
+    lib.ACOMM_TRUNCATED: errors.CollectiveMismatch,
+    lib.ACOMM_ABORTED: errors.Aborted,
+    lib.ACOMM_CLOSED: errors.Aborted,
+    lib.ACOMM_INTERRUPTED: errors.Aborted,
 }
-_PLAIN: dict[int, type[DistError]] = {
-    lib.ACOMM_RESOURCE: ResourceError,
-    lib.ACOMM_SYSTEM: DistNetworkError,
-    lib.ACOMM_PROTOCOL: DistNetworkError,
+_PLAIN: dict[int, type[errors.DistError]] = {
+    lib.ACOMM_RESOURCE: errors.ResourceError,
+    lib.ACOMM_SYSTEM: errors.DistNetworkError,
+    lib.ACOMM_PROTOCOL: errors.DistNetworkError,
 }
 KINDS = tuple(kinds.KINDS.values())
 _OPS = {op.code: op.name for op in OPS.values()} | {8: "premul_sum"}
@@ -142,7 +132,7 @@ class Translator:
             return ""
         return "" if theirs.sequence and theirs.sequence == failure.mine.sequence else f", in {describe(theirs)}"
 
-    def failure(self, failure: Any) -> DistError:
+    def failure(self, failure: Any) -> errors.DistError:
         """The exception for a recorded failure."""
         message = KINDS[failure.mine.kind].message and failure.mine.count > 0  # which has no number
         known = failure.mine.sequence or message
@@ -162,7 +152,7 @@ class Translator:
             told += "; the group is finished: to poll, use irecv(...).result(timeout), or probe()"
         kind = _TYPES.get(failure.code)
         if kind is None:
-            return _PLAIN.get(failure.code, DistBackendError)(told)
+            return _PLAIN.get(failure.code, errors.DistBackendError)(told)
         return kind(told, ranks=self._culprits(failure), members=self._members, sequence=int(failure.sequence))
 
     def code(self, code: int, detail: str = "") -> Exception:
@@ -177,4 +167,4 @@ class Translator:
         kind = _TYPES.get(code)
         if kind is not None:
             return kind(f"{self._who}: {words}")
-        return _PLAIN.get(code, DistBackendError)(f"{self._who}: {words}")
+        return _PLAIN.get(code, errors.DistBackendError)(f"{self._who}: {words}")
