@@ -33,14 +33,10 @@ def allocate_on(like: Buffer, shape: tuple[int, ...], stream: int = _LEGACY) -> 
     waits for the device, is right then. A thread does that wait. (Memory of cudaMallocAsync is freed without one: on which
     streams the library has used it nobody tells us.)
     """
-    cuda, count = runtime(), 1
-    for length in shape:
-        count *= length
-    nbytes = count * DType(like.dtype).itemsize
+    cuda, nbytes = runtime(), math.prod(shape) * DType(like.dtype).itemsize
     pointer = _malloc(cuda, nbytes, like.device_index) if nbytes else 0
-    release = int(cuda.ffi.cast("uintptr_t", cuda.ffi.addressof(cuda.lib, "cudaFree")))
-    return adopt(shape, like.dtype, pointer, release, pointer, int(DeviceType.CUDA), like.device_index, stream, cuda.enter,
-                 cuda.apart)
+    return adopt(shape, like.dtype, pointer, cuda.address("cudaFree"), pointer, int(DeviceType.CUDA), like.device_index, stream,
+                 cuda.address("cudaSetDevice"), cuda.address("cudaThreadExchangeStreamCaptureMode"))
 
 
 def symmetric_on(mover: Mover, like: Buffer, shape: tuple[int, ...], dtype: int, timeout: float | None) -> Buffer:

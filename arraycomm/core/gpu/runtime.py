@@ -99,15 +99,9 @@ class Runtime:
             raise DistBackendError(f"the driver of NVIDIA's GPUs has no {name}: CUDA 11.3 or later is needed")
         return self.ffi.cast(kind, found[0])
 
-    @property
-    def enter(self) -> int:
-        """The address of cudaSetDevice()."""
-        return int(self.ffi.cast("uintptr_t", self.ffi.addressof(self.lib, "cudaSetDevice")))
-
-    @property
-    def apart(self) -> int:
-        """The address of cudaThreadExchangeStreamCaptureMode()."""
-        return int(self.ffi.cast("uintptr_t", self.ffi.addressof(self.lib, "cudaThreadExchangeStreamCaptureMode")))
+    def address(self, name: str) -> int:
+        """Of a function, for native code."""
+        return int(self.ffi.cast("uintptr_t", self.ffi.addressof(self.lib, name)))
 
     def set_device(self, device: int) -> None:
         self.check(self.lib.cudaSetDevice(device), f"use device {device}")
