@@ -34,6 +34,12 @@ class Canary:
                 self._error = error
         return self._error
 
+    def check(self) -> None:
+        """Raises that."""
+        error = self.error()
+        if error is not None:
+            raise error
+
     def named(self, error: DistError) -> DistError:
         """The error, or what ended the group where that is a peer's loss: NCCL may notice it first, and does not say whose."""
         end = time.monotonic() + (_LATER if isinstance(error, PeerLost) and self._pending is not None else 0)

@@ -177,9 +177,7 @@ class NcclCommunicator(Operations):
         """While a call is polled: raises what has befallen the group meanwhile, from any thread."""
         if self.failure is not None:
             raise self.failure
-        error = self._canary.error()
-        if error is not None:
-            raise error
+        self._canary.check()
 
     # ---- failure ----
 

@@ -48,7 +48,7 @@ def connect(nccl: Library, cuda: Runtime, host: Communicator, device: int, timeo
             priority: bool) -> NcclCommunicator:
     """All ranks of `host` call it."""
     who = f"rank {host.rank} of {host.size} in group {host.name!r}"
-    handle = Handle(nccl, who, _watch(host), lambda: cuda.on(device))
+    handle = Handle(nccl, who, Canary(host).check, lambda: cuda.on(device))
     end = time.monotonic() + timeout
     try:
         with cuda.on(device):
@@ -59,17 +59,6 @@ def connect(nccl: Library, cuda: Runtime, host: Communicator, device: int, timeo
     except BaseException:
         handle.abort()
         raise
-
-
-def _watch(host: Communicator) -> Any:
-    canary = Canary(host)
-
-    def check() -> None:
-        error = canary.error()
-        if error is not None:
-            raise error
-
-    return check
 
 
 def _unique_id(nccl: Library, host: Communicator, timeout: float) -> bytes:
