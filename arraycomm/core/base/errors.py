@@ -83,7 +83,7 @@ class GroupError(DistError):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only attributes would be lost by the default, and errors travel from spawned ranks to their parent.
-        return _rebuild, (type(self), str(self)), self.__dict__
+        return type(self), (str(self),), self.__dict__
 
 
 class PeerLost(GroupError):
@@ -103,10 +103,6 @@ class CollectiveMismatch(GroupError):
 
 class Aborted(GroupError):
     """The group was aborted, by this rank or by a peer, or was closed while the operation was under way."""
-
-
-def _rebuild(cls: type[GroupError], message: str) -> GroupError:
-    return cls(message)
 
 
 @contextmanager

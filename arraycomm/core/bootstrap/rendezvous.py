@@ -280,10 +280,6 @@ def _start_time(pid: int) -> str:
         return ""  # hidden (hidepid): the id alone must do
 
 
-def _identity() -> str:
-    return f"{socket.gethostname()} process {os.getpid()} (started {_start_time(os.getpid())})"
-
-
 def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timedelta, name: str, backend: str,
           environ: Mapping[str, str]) -> Rendezvous:
     try:
@@ -378,7 +374,7 @@ def _advice(store: Store, name: str, absent: Sequence[int]) -> str:
 
 
 def _check_in(world: Store, place: Place) -> None:
-    mine, size = _identity(), str(place.size)
+    mine, size = f"{socket.gethostname()} process {os.getpid()} (started {_start_time(os.getpid())})", str(place.size)
     owner = world.compare_set(f"rank/{place.rank}", "", mine)
     if owner != mine.encode():
         raise AuthFailed(f"rank {place.rank} is taken by {printable(owner)}: two processes have the same rank, or another job "
