@@ -56,21 +56,18 @@ def _check(options: Options, leads: bool) -> None:
 
 
 def _start(options: Options) -> int:
-    from arraycomm.launch.errors import ProcessError, ProcessExitedException
+    from arraycomm.launch.errors import ProcessError
     from arraycomm.launch.spawn import spawn
 
     nproc = options.nproc or 2
     _refuse_nothing(*sweep.steps(options, nproc, NumpyArrays()))  # before any rank is there
     try:
         spawn(spawned_rank, (options,), nproc)
-    except ProcessExitedException as error:
-        if error.exit_code != WRONG:  # otherwise the footer has said it
-            print(f"arraycomm-bench: {error}", file=sys.stderr)
-        return WRONG
     except ProcessError as error:
         if isinstance(error.__cause__, BrokenPipeError):  # nobody reads what the rank prints: command() knows
             raise error.__cause__ from None
-        print(f"arraycomm-bench: {error}", file=sys.stderr)
+        if getattr(error, "exit_code", None) != WRONG:  # otherwise the footer has said it
+            print(f"arraycomm-bench: {error}", file=sys.stderr)
         return WRONG
     return 0
 

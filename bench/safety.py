@@ -18,7 +18,7 @@ import numpy as np
 from .arguments import at_least, numbers, parse_sizes, some_of
 from .collectives import COLLECTIVES, Call, Case
 from .harness import slowest
-from .worlds import run
+from .worlds import environment, run
 
 _OPERATIONS = ("all_reduce", "sendrecv")
 _NAMES = ("as it is", "again", "no comparison", "calm", "100 heartbeats/s")
@@ -38,7 +38,9 @@ def measure(transport: str, sizes: tuple[int, ...], rounds: int) -> dict[str, Ti
     os.environ["ARRAYCOMM_TRANSPORT"] = transport
     found: dict[str, Times] = {}
     with arraycomm.init() as world:
-        groups = [world.split(0), world.split(0), _with({"ARRAYCOMM_CHECK": "0"}, lambda: world.split(0))]
+        groups = [world.split(0), world.split(0)]
+        with environment({"ARRAYCOMM_CHECK": "0"}):
+            groups.append(world.split(0))
         cells = {f"{operation} {size}": _batches(groups, operation, size) for operation in _OPERATIONS for size in sizes}
         for turn in range(rounds):
             for name, batches in cells.items():
@@ -54,18 +56,11 @@ def _beside_heartbeats(name: str, one: Callable[[], float]) -> list[float]:
     import arraycomm
 
     calm = one()
-    with _with({"ARRAYCOMM_HEARTBEAT": "0.01"}, lambda: arraycomm.init(name=name)):
+    with environment({"ARRAYCOMM_HEARTBEAT": "0.01"}):
+        beside = arraycomm.init(name=name)
+    with beside:
         busy = min(one(), one())
     return [min(calm, one()), busy]
-
-
-def _with(settings: dict[str, str], make: Callable[[], Any]) -> Any:
-    os.environ.update(settings)
-    try:
-        return make()
-    finally:
-        for variable in settings:
-            del os.environ[variable]
 
 
 def _batches(groups: list[Any], operation: str, size: int) -> list[Callable[[], float]]:

@@ -77,10 +77,6 @@ def summary_line(summary: Summary) -> str:
             f"geometric mean of the ratios {summary.mean:.2f}")
 
 
-def _rounded(timing: Timing) -> dict[str, Any]:
-    return {"time": timing.time, **asdict(timing)}
-
-
 def write_json(path: str, cells: Sequence[Cell], network: Sequence[str], about: dict[str, Any]) -> None:
     """Every cell with every batch, the verdicts, and `about`: contenders, versions, what was skipped or failed."""
     document = {
@@ -88,7 +84,7 @@ def write_json(path: str, cells: Sequence[Cell], network: Sequence[str], about: 
         **about,
         "cells": [
             {"operation": cell.operation, "ranks": cell.ranks, "size": cell.size, "dtype": cell.dtype,
-             "timings": {name: _rounded(timing) for name, timing in cell.timings.items()},
+             "timings": {name: {"time": timing.time, **asdict(timing)} for name, timing in cell.timings.items()},
              "verdicts": [{**asdict(verdict), "verdict": verdict.word} for verdict in cell.verdicts(network)]}
             for cell in cells
         ],

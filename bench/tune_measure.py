@@ -6,10 +6,9 @@ whatever the machine does meanwhile. A round goes through all cells, in each of 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -22,6 +21,7 @@ from .collectives import COLLECTIVES, Call, Case
 from .harness import batch, over_ranks
 from .peers.protocol import IN_PLACE
 from .tune_choose import Cell, at
+from .worlds import environment
 
 # transport -> ARRAYCOMM_TRANSPORT
 _SETTINGS = {"shm": "shm", "symmetric": "shm", "loopback": "tcp", "tcp": "tcp", "hosts": "auto"}
@@ -111,7 +111,7 @@ def _contender(group: Any, transport: str, candidates: dict[str, list[str]], pla
                stack: ExitStack) -> tuple[Any, tuple[Any, Any]]:
     """A group that runs algorithm number `place` of every operation, and arrays for it."""
     told = ",".join(f"{operation}={names[place]}:{_NO_LIMIT}" for operation, names in candidates.items() if place < len(names))
-    with _environment({"ARRAYCOMM_TRANSPORT": _SETTINGS[transport], "ARRAYCOMM_ALGORITHM": told}):
+    with environment({"ARRAYCOMM_TRANSPORT": _SETTINGS[transport], "ARRAYCOMM_ALGORITHM": told}):
         made = stack.enter_context(group.split(0))
     count = max(size // _WIDTH, group.size)
     if transport == "symmetric":
@@ -121,16 +121,6 @@ def _contender(group: Any, transport: str, candidates: dict[str, list[str]], pla
     for array in arrays:
         array.fill(0)  # repeated sums stay what they are, and pages are there
     return made, (arrays[0], arrays[1])
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name, "") for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.update(before)  # an empty variable is as good as none
 
 
 def _call(group: Any, arrays: tuple[Any, Any], operation: str, case: Case) -> Call:

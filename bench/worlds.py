@@ -1,10 +1,12 @@
-"""A world of ranks of this host for one measurement: what the first rank found comes back."""
+"""A world of ranks of this host for one measurement, whose first rank's result comes back; and settings of its groups."""
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,17 @@ def run(ranks: int, function: Callable[..., Any], *arguments: Any) -> Any:
         path = Path(folder, "found")
         spawn(_rank, (function, arguments, path), ranks)
         return json.loads(path.read_text())
+
+
+@contextmanager
+def environment(variables: dict[str, str]) -> Iterator[None]:
+    """These settings for what is opened inside."""
+    before = {name: os.environ.get(name, "") for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.update(before)  # an empty variable is as good as none
 
 
 def _rank(number: int, function: Callable[..., Any], arguments: tuple[Any, ...], path: Path) -> None:

@@ -45,9 +45,6 @@ class Contender(OverMpi):
     def place(self, values: NDArray[np.float32], dtype: str) -> Any:
         return self.jax.numpy.array(values).block_until_ready()
 
-    def values(self, array: Any) -> NDArray[np.float32]:
-        return np.asarray(array)
-
     def _compiled(self, function: Any, **options: Any) -> Any:
         program = self.jax.jit(function, **options)
         return lambda *args: self.jax.block_until_ready(program(*args))

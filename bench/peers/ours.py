@@ -117,9 +117,6 @@ class Contender(Peer):
             array[at:at + _PIECE] = values[at:at + _PIECE].astype(ml_dtypes.bfloat16)
         return array
 
-    def values(self, array: Any) -> NDArray[np.float32]:
-        return np.asarray(array, np.float32)
-
     def call(self, operation: str, x: Any, out: Any) -> Call:
         group = self.group
         if operation == "sendrecv":

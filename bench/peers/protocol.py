@@ -100,7 +100,7 @@ class Peer(abc.ABC):
 
     def values(self, array: Any) -> NDArray[np.float32]:
         """What an array of `place`, or a result, holds."""
-        return np.asarray(array)
+        return np.asarray(array, np.float32)
 
     @abc.abstractmethod
     def call(self, operation: str, x: Any, out: Any) -> Call:
