@@ -1,6 +1,6 @@
-"""What the benchmark must know of each operation; a new one is an entry of COLLECTIVES.
+"""The benchmark's table of operations; a new operation is an entry of COLLECTIVES.
 
-Imports NumPy alone, by data.py: the programs of peers/ use it under interpreters that have no arraycomm.
+This module imports only NumPy (through data.py): the programs of peers/ use it under interpreters without arraycomm.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Case:
 
 
 class Shared(NamedTuple):
-    """The array of an in-place call: its elements, and the runs of them that are input and output (None: no output)."""
+    """The array of an in-place call: its length, and the ranges of it that are input and output (None: no output)."""
 
     total: int
     x: tuple[int, int]
@@ -46,7 +46,7 @@ class Shared(NamedTuple):
 class Collective:
     """An operation. Sizes of rows are the whole array's, as nccl-tests counts them.
 
-    sources: where this rank's result comes from; None: it gets none. call: what is timed, from (group, x, out, case, op): x is
+    sources: the origin of this rank's result; None: it gets no result. call: what is timed, from (group, x, out, case, op): x is
     this rank's input, a template if `given` is 0, and out is None if results are new.
     """
 
@@ -55,21 +55,21 @@ class Collective:
     call: Callable[[Any, Any, Any, Case, Any], Call]
     reduces: bool = False  # has a redop
     rooted: bool = False
-    divided: bool = False  # count is a rank's share: the whole array is size times that
-    splits: bool = False  # the input is the whole array, of which each rank gets its share
+    divided: bool = False  # count is a rank's share: the whole array is `size` times as long
+    splits: bool = False  # the input is the whole array, and each rank gets a share of it
     from_root: bool = False  # only the root has an input
     in_place: bool = False  # input and output may lie in one array
-    sized: bool = True  # has data at all
-    twice: bool = False  # all data pass the busiest link twice
+    sized: bool = True  # moves data
+    twice: bool = False  # all data cross the busiest link twice
 
     def given(self, case: Case) -> int:
-        """Elements of this rank's input; 0: it has none, or only one that shows shape and dtype."""
+        """Elements of this rank's input; 0: it has no input, or only a template of shape and dtype."""
         if self.from_root and not case.is_root:
             return 0
         return case.count * case.size if self.splits else case.count
 
     def shared(self, case: Case) -> Shared | None:
-        """How input and output lie in one array; None: the operation has no such form."""
+        """The layout of input and output in one array; None: the operation has no in-place form."""
         if not self.in_place:
             return None
         total = case.count * case.size if self.divided else case.count
@@ -79,7 +79,7 @@ class Collective:
         return Shared(total, x, None if self.sources(case) is None else out)
 
     def factor(self, size: int) -> float:
-        """busbw / algbw: the part of the array that has to pass the busiest link."""
+        """busbw / algbw: the part of the array that crosses the busiest link."""
         return (1 + self.twice) * (size - 1) / size if self.divided or self.twice else 1.0
 
 
@@ -98,7 +98,7 @@ def _scatter(group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
 
 
 def _sendrecv(group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
-    """Every rank sends to the next and receives from the one before, as nccl-tests' sendrecv."""
+    """Every rank sends to the next rank and receives from the previous one, as nccl-tests' sendrecv."""
     following, previous = (case.rank + 1) % case.size, (case.rank - 1) % case.size
     into = {"like": x} if out is None else {"out": out}
 

@@ -146,7 +146,7 @@ def _numbers(dtype: str, op: str, rank: int, size: int) -> Array:
     elif op == "avg":
         numbers = _paired(index, rank, size, _limit(dtype, size))
     elif op in _SUMS and _limit(dtype, size) == 0:
-        # More ranks than the sum can count: as many as it can give a one (half as many, because of premul_sum's factor).
+        # More ranks than the sum can count: only as many ranks as it can count have ones (half of them, for premul_sum's factor).
         numbers = ((index + rank) % size < max(1, min(_LARGEST, _EXACT[dtype] // 2))).astype(np.int64)
     else:
         numbers = _spread(dtype, index, rank, _limit(dtype, size if op in _SUMS else 1))

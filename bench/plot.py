@@ -62,7 +62,7 @@ def write_plot(path: str, rows: Sequence[Row], title: str) -> None:
             dress(bandwidth, f"{operation}: bus bandwidth (GB/s)")
             latency.set_yscale("log")
             bandwidth.set_ylim(bottom=0)
-        # The legend's keys: a colour says the name, a line's style the placement.
+        # The legend's keys: colours stand for names, line styles for placements.
         keys: dict[str, dict[str, Any]] = {name: {"markersize": 4, **style} for name, style in styles.items() if name}
         for placement in dict.fromkeys(placement for panel in found.values() for _, placement in panel):
             keys[placement] = {"color": "grey", "linestyle": _PLACEMENTS[placement]}
@@ -72,7 +72,7 @@ def write_plot(path: str, rows: Sequence[Row], title: str) -> None:
 
 @contextmanager
 def panels(path: str, rows: int, columns: int, title: str) -> Iterator[Sequence[Any]]:
-    """The axes of a figure, row by row. At the end those without data are hidden, and the figure goes to path, with a legend."""
+    """The axes of a figure, row by row. On exit axes without data are hidden, and the figure is written, with a legend."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -94,7 +94,7 @@ def panels(path: str, rows: int, columns: int, title: str) -> Iterator[Sequence[
 
 
 def dress(axes: Any, title: str) -> None:
-    """Axes of something over sizes."""
+    """Title, ticks and grid of axes over sizes."""
     axes.set_title(title, fontsize="medium")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda size, _: short_size(size))

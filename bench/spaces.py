@@ -35,7 +35,7 @@ def missing(tools: tuple[str, ...] = ("tc",)) -> str:
 
 
 def obstacle(hosts: int, numbers: Iterable[int]) -> str:
-    """Why ranks cannot be dealt out to so many hosts here, for any of these numbers of ranks, or ""."""
+    """Why these numbers of ranks cannot be distributed over so many hosts here, or ""."""
     uneven = [str(ranks) for ranks in numbers if ranks % hosts]
     reason = f"--np {','.join(uneven)} cannot be dealt out evenly" if uneven else missing() if hosts > 1 else ""
     return reason and f"--hosts {hosts}: {reason}"

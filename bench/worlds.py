@@ -1,4 +1,4 @@
-"""A world of ranks of this host for one measurement, whose first rank's result comes back; and settings of its groups."""
+"""Worlds of ranks on this host for one measurement, which return the first rank's result; and settings of their groups."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def run(ranks: int, function: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextmanager
 def environment(variables: dict[str, str]) -> Iterator[None]:
-    """These settings for what is opened inside."""
+    """Sets these variables for the groups that are opened inside."""
     before = {name: os.environ.get(name, "") for name in variables}
     os.environ.update(variables)
     try:
         yield
     finally:
-        os.environ.update(before)  # an empty variable is as good as none
+        os.environ.update(before)  # an empty variable counts as unset
 
 
 def _rank(number: int, function: Callable[..., Any], arguments: tuple[Any, ...], path: Path) -> None:

@@ -35,7 +35,7 @@ class Canary:
         return self._error
 
     def check(self) -> None:
-        """Raises that."""
+        """Raises what ended the group."""
         error = self.error()
         if error is not None:
             raise error

@@ -19,8 +19,8 @@ _SHORTEST, _LONGEST = 2e-5, 2e-3  # s between looks at a communicator that is in
 
 
 class Apart:
-    """A call of NCCL's that may wait for other ranks, in a thread of its own, so that its caller can give up. A thread that was
-    left goes on until NCCL returns, and does nothing else then but `too_late`."""
+    """A call of NCCL's that may wait for other ranks, in a thread of its own, so that its caller can give up. An abandoned thread
+    runs until NCCL returns, and then only calls `too_late`."""
 
     def __init__(self, name: str, call: Callable[[], int], on: Callable[[], AbstractContextManager[None]],
                  too_late: Callable[[], None] | None) -> None:
@@ -50,7 +50,7 @@ class Apart:
         return self._code
 
     def leave(self) -> None:
-        """Nobody waits for it any more."""
+        """The caller has given up waiting."""
         with self._lock:
             self._left, ended = True, self.ended.is_set()
         if ended and self._too_late is not None:

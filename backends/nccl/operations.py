@@ -23,12 +23,12 @@ _CPU = int(DeviceType.CPU)
 
 
 class BesideHost:
-    """What a communicator over NCCL leaves to one of the same ranks over the CPU."""
+    """The methods that a communicator over NCCL delegates to the same ranks' communicator over the CPU."""
 
     host: Communicator
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
-        """Of the ranks, not of their GPUs: it says nothing of what is enqueued there."""
+        """A barrier of the ranks, not of their GPUs: enqueued work may still run."""
         return self.host.barrier(timeout=timeout, async_op=async_op)
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:

@@ -45,7 +45,7 @@ def _new() -> io.FileIO:
 
 
 def _lengthen(segment: io.FileIO, size: int, least: int) -> None:
-    """A file without memory counts for `ulimit -f` by its length."""
+    """`ulimit -f` counts a file's length, whether it has memory or not."""
     try:
         segment.truncate(size)
     except OSError as error:
@@ -90,8 +90,8 @@ def _check(segment: io.FileIO, size: int, least: int) -> None:
 
 
 def possible() -> bool:
-    """Whether this process may make memory files. Warns where they are forbidden and ARRAYCOMM_TRANSPORT leaves the choice, and
-    raises ResourceError where it does not, or for want of something else."""
+    """Whether this process may create memory files. If they are forbidden, it warns where ARRAYCOMM_TRANSPORT leaves the choice,
+    and raises ResourceError where it does not; ResourceError for any other shortage."""
     try:
         _new().close()
         return True

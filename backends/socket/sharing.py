@@ -1,4 +1,4 @@
-"""How an Endpoint gets the memory that the ranks of a group share on a host: one makes it, the others fetch it over a socket."""
+"""How an Endpoint gets the shared memory of a group's ranks on a host: one rank creates it, the others fetch it over a socket."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from . import segment
 if TYPE_CHECKING:
     from .endpoint import Endpoint
 
-_LOOK = 0.1  # s between looks at those who are awaited
+_LOOK = 0.1  # s between checks of the ranks that are awaited
 
 
 def share_segment(endpoint: Endpoint, group_id: int, members: Sequence[int], local_members: Sequence[int], size: int, least: int,
                   *, world: bool = False, watch: Watch | None = None) -> io.FileIO:
-    """Shared memory of those members of a group (world ranks) that are on this host, as this rank is; the caller closes it.
-    `world`: of all ranks.
+    """Shared memory of the members of a group (world ranks) on this rank's host; the caller closes it. `world`: the group is the
+    world.
 
-    It has `size` bytes, or `least` where a limit of the rank that makes it forbids so long a file.
-    The lowest of them makes it and returns when all others have it: nobody may leave while it is needed.
-    Raises ResourceError, DistNetworkError, and PeerLost when a member is lost, whichever it is: others may have heard of that
-    before they came, and do not come. All come to a world, though one may be through with it, and dead.
+    It has `size` bytes, or `least` if a limit of the rank that creates it forbids a file of `size`.
+    The lowest local rank creates it and returns when all others have it: no rank may leave while it is needed.
+    Raises ResourceError, DistNetworkError, and PeerLost when any member is lost: the other members may have learned of the loss
+    before this call, and then do not make it. All ranks call it for a world, though one may have finished with it and died since.
     watch: see Communicator.split().
     """
     owner, end = min(local_members), math.inf if watch else time.monotonic() + endpoint.timeout
@@ -66,7 +66,7 @@ def _await_fetched(endpoint: Endpoint, group_id: int, members: Sequence[int], wa
 
 
 def _await_some(endpoint: Endpoint, group_id: int, members: Sequence[int], seconds: float, *, world: bool) -> set[int]:
-    """Waits so long at most: who has not fetched it."""
+    """Waits `seconds` at most. The ranks that have not fetched it."""
     end = time.monotonic() + seconds
     with endpoint._changed:
         while awaited := endpoint._offers.awaited(group_id):
@@ -89,7 +89,7 @@ def _waits_for(endpoint: Endpoint, ranks: Iterable[int], waited: float) -> str:
 
 
 def _watching(endpoint: Endpoint, members: Sequence[int], watch: Watch | None) -> Watch:
-    """What a wait for a segment calls now and then: raises PeerLost for a member, and what `watch` raises."""
+    """What a wait for a segment calls periodically: raises PeerLost for a member, and what `watch` raises."""
     def look(awaited: Iterable[int]) -> None:
         for other in members:
             if other != endpoint.rank:
@@ -113,7 +113,7 @@ def _fetch_segment(endpoint: Endpoint, owner: int, group_id: int, sizes: tuple[i
                                "or split() (or new_group) for the same ranks as this one has, or it is stopped") from None
     except (OSError, DistNetworkError) as error:
         until = time.monotonic() + endpoint._outgoing.patience
-        with endpoint._changed:  # who ends, or has heard of an end, is through with its sockets a moment before we know
+        with endpoint._changed:  # a rank that leaves closes its sockets a moment before this rank is notified
             while (left := until - time.monotonic()) > 0:
                 endpoint._check_there(owner)
                 watch((owner,))

@@ -18,7 +18,7 @@ _kept: set[Serving] = set()  # the engine uses their memory until the group is c
 
 
 class _Window:
-    """What both are. handle: the engine's. Holds the memory."""
+    """The common part. handle: the engine's. Keeps the buffer alive."""
 
     def __init__(self, handle: Any, buffer: Buffer, error: Callable[[int], Exception]) -> None:
         self._handle, self._buffer, self._error = handle, buffer, error

@@ -1,7 +1,7 @@
 """The contenders of `arraycomm-bench compare`: one rank program each, over one protocol.
 
-A contender runs under the interpreter that has its library, and imports that only when it is made. Of the rest of the benchmark
-nothing is imported here but ../collectives.py, which needs NumPy alone, and of arraycomm nothing but by ours.py.
+A contender runs under the interpreter that has its library, and imports the library only when it is created. Modules here import
+only ../collectives.py and ../data.py of the benchmark, which need only NumPy; only ours.py imports arraycomm.
 To add one, write its file with a class `Contender(Peer)` and a line below; or keep the file, and give it by --peer.
 """
 

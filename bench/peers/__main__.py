@@ -15,7 +15,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 if __name__ == "__main__":
     file, name, what = sys.argv[1:4]
-    # This folder is reached as a part of a package. Not by sys.path: there, jax.py and its like would shadow the libraries.
+    # Imported as a part of a package and not through sys.path, where jax.py and the like would shadow the libraries.
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
     sys.modules[_PACKAGE] = package = ModuleType(_PACKAGE)
     package.__path__ = [os.path.dirname(_HERE)]

@@ -131,7 +131,7 @@ class Peer(abc.ABC):
 
     @staticmethod
     def in_place(program: Callable[[Any], Any], x: Any) -> Call:
-        """Calls of a program whose result takes its argument's memory: each has the result of the one before as its argument."""
+        """Calls of a program whose result reuses its argument's memory: the argument is the previous call's result."""
         def step() -> Any:
             nonlocal x
             x = program(x)
@@ -141,7 +141,7 @@ class Peer(abc.ABC):
 
 
 def sources(operation: str, case: Case) -> list[Source]:
-    """Where a rank's result comes from; empty where it has none. sendrecv is `one_way` here."""
+    """The origin of a rank's result; empty if it has no result. sendrecv is `one_way` here."""
     other = case.rank ^ 1
     if operation == "sendrecv":
         return [Source((other,), 0, case.count)] if other < case.size else []
@@ -155,7 +155,7 @@ class Cell:
         self.peer, self.operation, self.dtype = peer, operation, dtype
         collective = COLLECTIVES[operation]
         count = max(1, size_bytes // ITEM_BYTES[dtype] // (peer.size if collective.divided else 1))
-        # Of float32's numbers, and sums of these, all are exact in bfloat16.
+        # All of float32's inputs and their sums are exact in bfloat16.
         self.case = Case(peer.rank, peer.size, count, "float32", "sum" if collective.reduces else "", 0)
         self.given = collective.given(self.case) or count
         self.sources = sources(operation, self.case)

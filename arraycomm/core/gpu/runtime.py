@@ -100,7 +100,7 @@ class Runtime:
         return self.ffi.cast(kind, found[0])
 
     def address(self, name: str) -> int:
-        """Of a function, for native code."""
+        """The address of a function, for native code."""
         return int(self.ffi.cast("uintptr_t", self.ffi.addressof(self.lib, name)))
 
     def set_device(self, device: int) -> None:
