@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _module(name: str) -> Any:
-    # Late, so that a missing NumPy is told in a sentence.
+    # Imported on demand, so that a missing NumPy is reported in one sentence.
     return importlib.import_module(f"{__package__}.{name}")
 
 

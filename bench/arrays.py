@@ -41,7 +41,7 @@ def measure(names: tuple[str, ...], sizes: tuple[int, ...], rounds: int) -> dict
             for cell, runs in cells.items():
                 both = [one() for one in runs + runs[::-1]]
                 found.setdefault(cell, []).append([min(both[i], both[-1 - i]) for i in range(len(runs))])
-        group.barrier()  # nobody leaves while another still times
+        group.barrier()  # no rank leaves while another one still measures
     return found
 
 

@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Field:
-    """Who takes part, under which interpreter; who was left out, and why."""
+    """The contenders and their interpreters; those that were left out, with the reason."""
 
     def __init__(self, given: argparse.Namespace, scratch: Path, tell: Callable[[str], None], spaces: Spaces | None) -> None:
         self.given, self.scratch, self.tell, self.spaces = given, scratch, tell, spaces

@@ -24,7 +24,7 @@ from .peers.protocol import LIFELINE, Missing, Peer, control, free_ports
 from .spaces import Spaces, inside
 
 _PEERS = Path(__file__).parent / "peers"
-# What a launcher around this process says is not for the contenders, each of which has a launcher of its own.
+# Variables of a launcher around this process, which the contenders must not see: each has a launcher of its own.
 _FOREIGN = ("ARRAYCOMM_STORE", "ARRAYCOMM_SECRET", "TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "MLX_")
 _END_S = 5.0
 _PROBE_S = 120.0  # a first import from a cold disk
@@ -33,7 +33,7 @@ _LOOK_S = 0.2  # at the processes, while waiting for their connections
 
 
 class ContenderFailed(Exception):
-    """A rank of a contender died, raised or did not answer in time; the text says which and why."""
+    """A rank of a contender died, raised or did not answer in time; the text names the rank and the reason."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Options:
 
 
 def require_writable(path: str) -> None:
-    """ValueError that says why a file could not be written in the end."""
+    """Raises ValueError with the reason if the file cannot be written at the end."""
     folder = os.path.dirname(path) or os.curdir
     if not os.path.isdir(folder):
         raise ValueError(f"cannot write {path!r}: there is no folder {folder!r}")

@@ -64,7 +64,7 @@ def _start(options: Options) -> int:
     try:
         spawn(spawned_rank, (options,), nproc)
     except ProcessError as error:
-        if isinstance(error.__cause__, BrokenPipeError):  # nobody reads what the rank prints: command() knows
+        if isinstance(error.__cause__, BrokenPipeError):  # stdout's reader has gone: see command()
             raise error.__cause__ from None
         if getattr(error, "exit_code", None) != WRONG:  # otherwise the footer has said it
             print(f"arraycomm-bench: {error}", file=sys.stderr)
@@ -89,7 +89,7 @@ def spawned_rank(rank: int, options: Options) -> None:
         code = run_rank(options)
     except BrokenPipeError:
         discard_unread()
-        raise  # to be told in the parent, which ends as commands do then
+        raise  # for the parent, which ends with command()'s exit code
     if code:
         sys.exit(code)
 
@@ -185,7 +185,7 @@ def _progress(total: int, table: report.Table | None) -> Iterator[Callable[[str]
         table.line = partial(console.print, soft_wrap=True, markup=False, highlight=False)
     # Refreshed between rows only: a thread would be measured too.
     with Progress(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as bar:
-        console.show_cursor(True)  # Ctrl-C may end this rank at once, and who hid the cursor would leave it hidden
+        console.show_cursor(True)  # Ctrl-C may end this rank at once, with the cursor hidden
         task = bar.add_task("", total=total)
         yield lambda text: bar.update(task, advance=1, description=text, refresh=True)
     table.line = plain

@@ -76,7 +76,7 @@ class Cell:
     timings: Mapping[str, Timing]
 
     def joined(self, later: Cell) -> Cell:
-        """With the rounds of a later launch, of those who took part in both."""
+        """With the rounds of a later launch, for the contenders of both."""
         timings = {name: timing.joined(later.timings[name]) for name, timing in self.timings.items() if name in later.timings}
         return replace(later, timings=timings)
 

@@ -47,7 +47,7 @@ def measure(transport: str, sizes: tuple[int, ...], rounds: int) -> dict[str, Ti
                 both = [one() for one in batches + batches[::-1]]
                 times = [min(both[i], both[-1 - i]) for i in range(len(groups))]
                 found.setdefault(name, []).append(times + _beside_heartbeats(f"{turn} {name}", batches[0]))
-        world.barrier()  # nobody leaves while another still times
+        world.barrier()  # no rank leaves while another one still measures
     return found
 
 

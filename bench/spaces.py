@@ -16,7 +16,7 @@ _FOLDER = Path("/run/netns")  # where iproute2 keeps names
 
 
 class SpaceError(RuntimeError):
-    """A command of iproute2 failed; the text says which and why."""
+    """A command of iproute2 failed; the text names the command and the reason."""
 
 
 def missing(tools: tuple[str, ...] = ("tc",)) -> str:
@@ -42,8 +42,8 @@ def obstacle(hosts: int, numbers: Iterable[int]) -> str:
 
 
 def inside(space: str) -> list[str]:
-    """What a command begins with that is to run there. `ip netns exec` would give each its own mounts too, and who sees
-    other mounts is taken for another host."""
+    """The words in front of a command that is to run there. `ip netns exec` would also give each command its own mounts, and
+    processes with different mounts count as different hosts."""
     return ["nsenter", f"--net=/run/netns/{space}"] if space else []
 
 
@@ -87,7 +87,7 @@ class Spaces:
     each host may send over eth0, see `slow`.
 
     The bridges live in a namespace of their own, so that nothing of the machine's network is touched. Those that an earlier
-    process left because it was killed are removed first, which is told on stderr.
+    process left because it was killed are removed first, with a notice on stderr.
     """
 
     def __init__(self, count: int, links: int = 1, rate: str | None = None) -> None:
@@ -142,7 +142,7 @@ class Spaces:
         return f"10.77.{link}.{host + 1}"
 
     def slow(self, host: int, rate: str, link: int = 0) -> None:
-        """What the host sends: `rate` of tc, as "4mbit". A short burst: who pauses must not gain by it."""
+        """What the host sends: `rate` of tc, as "4mbit". A short burst, so that a pause gains nothing."""
         run(f"tc qdisc replace dev eth{link} root tbf rate {rate} burst 20kb latency 50ms", self.names[host])
 
     def __exit__(self, *_: object) -> None:

@@ -15,7 +15,7 @@ from arraycomm.launch.nodes import Meeting, meet
 
 from .arguments import at_least, numbers
 
-# A rank starts, says so, and then calls init() and close() in turn, each when told to.
+# A rank starts, prints a line, and then calls init() and close() in turn, one for each line of its input.
 _RANK = """
 import sys, time
 sys.path[:] = filter(None, sys.path)  # not the folder at hand: it may be a clone, whose package has no engine

@@ -153,7 +153,7 @@ def samples(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _world(ranks: int, plan: Plan) -> list[Cell] | None:
-    """None when a rank failed, which has been told."""
+    """None when a rank failed, which has been reported."""
     from arraycomm.launch.errors import ProcessError
 
     try:

@@ -22,7 +22,7 @@ _END_S = 10.0
 
 
 def measure(hosts: int, rate: str | None, ranks: int, plan: Plan) -> list[Cell] | None:
-    """The cells of a world of `ranks`. None when a launcher failed, which has been told."""
+    """The cells of a world of `ranks`. None when a launcher failed, which has been reported."""
     with ExitStack() as stack:
         spaces = stack.enter_context(Spaces(hosts, rate=rate))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="arraycomm-bench-")))

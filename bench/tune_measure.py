@@ -1,6 +1,6 @@
 """One rank's part of `arraycomm-bench tune`: every algorithm of an operation in turn, at every size, round after round.
 
-All algorithms of a transport are groups of the same ranks, each told what to run, so that they share processes, arrays and
+All algorithms of a transport are groups of the same ranks, each with its algorithm set, so that they share processes, arrays and
 whatever the machine does meanwhile. A round goes through all cells, in each of them there and back (A B C, C B A).
 """
 
@@ -65,7 +65,7 @@ def measure(group: Any, plan: Plan) -> list[Cell]:
     with ExitStack() as stack:
         entries = [entry for transport in plan.transports for entry in _entries(group, transport, plan, stack)]
         # Up and down through the sizes, so that short messages never come after long ones, which empty the caches; and where
-        # ranks share cores, who ran less in a long one goes first for many milliseconds.
+        # ranks share cores, the scheduler favours the rank that ran less in a long one for many milliseconds.
         entries.sort(key=lambda entry: entry.cell.size)
         begin = perf_counter()
         for entry in entries:
@@ -76,7 +76,7 @@ def measure(group: Any, plan: Plan) -> list[Cell]:
             for entry in entries[:: -1 if number % 2 == 0 else 1]:
                 _round(group, entry)
             _say(group, f"round {number + 1} of {plan.rounds}: {perf_counter() - begin:.1f} s")
-        group.barrier()  # nobody leaves a group that another rank still reads from
+        group.barrier()  # no rank leaves a group that another rank still reads from
     return [entry.cell for entry in entries]
 
 
@@ -156,7 +156,7 @@ def _size_up(group: Any, entry: _Entry) -> None:
 
 def _round(group: Any, entry: _Entry) -> None:
     times: dict[str, list[float]] = {}
-    _batch(group, entry.runners[0])  # for nobody: the first in a cell bears what the one before left
+    _batch(group, entry.runners[0])  # not counted: the first batch of a cell bears the state that the previous cell left
     for runner in (*entry.runners, *entry.runners[::-1]):
         runner.call()  # brings its code and data back
         times.setdefault(runner.name, []).append(_batch(group, runner))

@@ -1,4 +1,4 @@
-"""The engine's table as collectives/table.h would have to hold it, so that it says what selection files say."""
+"""Selection files as the rows of collectives/table.h that make the same choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations that have waited for long: what the log says of them, and where the ranks are that are waited for.
+"""Operations that have waited for long: the line in the log, with the stacks of the ranks that are awaited.
 
 The engine tells of them (acomm_node_late). A late rank of this host is asked for the stacks of its Python threads, over a
 connection to the thread that accepts those: it answers unless something holds the interpreter's lock.
@@ -51,7 +51,7 @@ class Late(Record):
     name: str
     seconds: float
     doing: str
-    late: tuple[int, ...]  # none: whoever sends first
+    late: tuple[int, ...]  # none: any sender
     begun: tuple[int, ...]  # collectives of each rank, or _SILENT; none for a message
 
     def text(self, place: Callable[[int], str]) -> str:
@@ -87,7 +87,7 @@ def take(node: Any, size: int, groups: Mapping[int, Registered]) -> tuple[Late, 
 
 
 def _read(found: Any, begun: Any, registered: Registered) -> Late | None:
-    """None where nobody is late: contents are still under way."""
+    """None if no rank is late: contents are still under way."""
     here, seconds, peer, size = registered.rank, found.waited / 1e9, int(found.peer), len(registered.ranks)
     if not found.all:
         empty = found.mine.kind == lib.ACOMM_RECV and not found.mine.count
@@ -135,7 +135,7 @@ def _receive(sock: socket.socket) -> bytes:
 
 
 def answer(sock: socket.socket, thread: str = "") -> None:
-    """The other side, in the thread that accepts connections: it does not wait for one who does not read.
+    """The other side, in the thread that accepts connections: it does not wait for a peer that does not read.
 
     thread: by its name, the only one that is the rank's."""
     with sock, contextlib.suppress(OSError):
@@ -144,7 +144,7 @@ def answer(sock: socket.socket, thread: str = "") -> None:
 
 
 def _stacks(only: str) -> str:
-    import traceback  # nobody asks, usually
+    import traceback  # seldom needed
 
     frames, main = sys._current_frames(), threading.main_thread()
     theirs = [thread for thread in threading.enumerate()

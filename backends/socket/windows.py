@@ -41,7 +41,7 @@ class Serving(_Window):
 
     def __init__(self, group: Any, buffer: Buffer, error: Callable[[int], Exception],
                  inside: AbstractContextManager[object]) -> None:
-        """inside: who is in there finds the group, whoever closes it meanwhile."""
+        """inside: a context in which the group stays, whichever thread closes it meanwhile."""
         out = ffi.new("acomm_served **")
         code = lib.acomm_served_open(group, buffer.address, buffer.count, buffer.dtype, out)
         if code:

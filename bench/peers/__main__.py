@@ -1,4 +1,4 @@
-"""`python PATH/peers FILE NAME probe|DIRECTORY`: says which version of contender NAME is here, or is a rank of it.
+"""`python PATH/peers FILE NAME probe|DIRECTORY`: prints the version of contender NAME, or is a rank of it.
 
 Run by path, under the contender's own interpreter. FILE is a module of this folder or the absolute path of another.
 """

@@ -50,7 +50,7 @@ def clear(since: float) -> None:
     ours = [path for pattern in _SEGMENTS for path in _SHARED_MEMORY.glob(pattern)]
     mapped = ""
     for maps in Path("/proc").glob("[0-9]*/maps") if ours else ():
-        with contextlib.suppress(OSError):  # ended since, or somebody else's
+        with contextlib.suppress(OSError):  # ended since, or another user's
             mapped += maps.read_text()
     for path in ours:
         with contextlib.suppress(OSError):  # removed since

@@ -1,6 +1,6 @@
 """What a contender's rank does for the driver: prepare a cell, check it, run batches of it, and sleep in between.
 
-The driver listens on a Unix socket; every rank connects, says who it is, and then answers one command after another.
+The driver listens on a Unix socket; every rank connects, sends its number, and then answers one command after another.
 Between commands it blocks in recv(), outside its library, so that it takes no processor from the contender whose turn
 it is.
 """
@@ -246,7 +246,7 @@ def probe(kind: type[Peer], name: str) -> None:
 
 
 def serve(kind: Callable[[str], Peer], directory: str, name: str) -> None:
-    """Connects to the driver and answers it until it says quit or is gone."""
+    """Connects to the driver and answers its commands until it sends quit or has gone."""
     _tie(os.path.join(directory, LIFELINE))
     connection = _connect(directory)
     try:
@@ -262,7 +262,7 @@ def serve(kind: Callable[[str], Peer], directory: str, name: str) -> None:
 def _tie(path: str) -> None:
     """The kernel kills this process as soon as the driver, the pipe's only writer, has closed it or died.
 
-    A rank that hangs in its library, below somebody else's mpirun, is not left behind in any other way that needs
+    A rank that hangs in its library, below a library's mpirun, is not left behind in any other way that needs
     neither a thread nor the interpreter lock.
     """
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
