@@ -13,12 +13,10 @@ void native_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-PyTypeObject *native_type(PyObject *module, PyType_Spec *spec)
+int native_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type)
 {
-    PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(spec);
-    if (type && PyModule_AddType(module, type))
-        Py_CLEAR(type);
-    return type;
+    *type = (PyTypeObject *)PyType_FromSpec(spec);
+    return *type ? PyModule_AddType(module, *type) : -1;
 }
 
 static PyMethodDef functions[] = {

@@ -104,9 +104,6 @@ void view_forget(void);
 /* Elements, or -1 with an exception when the shape makes no sense. */
 int64_t view_count(const struct view *view);
 bool view_packed(const struct view *view);
-/* Copies the view, in C order, to `out`. Releases the GIL when there is much. */
-void pack_copy(const struct view *view, int64_t count, char *out);
-
 /* Whether arrays of this type are NumPy's and have the fields that are read. */
 bool numpy_fields(PyTypeObject *type);
 /* sys.modules[module].attribute, or NULL without an exception. Nothing is imported. */
@@ -141,6 +138,7 @@ struct buffer {
     PyObject_HEAD
     unsigned long long address;
     long long count;
+    unsigned long long bytes;
     int dtype, device_type, device_index;
     unsigned long long stream; /* on which the contents are in order, a DLPack number; 0: the host's memory, always in order */
     char readonly;
@@ -160,10 +158,6 @@ PyObject *buffer_shape(int ndim, const int64_t *shape);
 PyObject *buffer_allocate_shape(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *buffer_adopt(PyObject *module, PyObject *args);
 PyObject *buffer_overlaps(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-static inline size_t buffer_bytes(const struct buffer *b)
-{
-    return (size_t)b->count * (size_t)dtype_rows[b->dtype].width;
-}
 
 /* ---- export.c: our memory as other libraries' arrays ---- */
 PyObject *export_dlpack(PyObject *self, PyObject *args, PyObject *kwargs);
@@ -173,8 +167,8 @@ PyObject *export_wrap(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
 
 /* ---- module.c: what the types have in common ---- */
-/* The type, which is also the module's by its name; NULL with an exception. */
-PyTypeObject *native_type(PyObject *module, PyType_Spec *spec);
+/* The type, which is also the module's by its name. */
+int native_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type);
 /* The end of an object that takes part in garbage collection and whose type nobody derives from: clears and frees it. */
 void native_dealloc(PyObject *self);
 

@@ -118,8 +118,6 @@ struct handle {
 
 /* The number of the shortcut's group, from 1: the same one each time. -1 with an exception. */
 int64_t handle_open(struct shortcut *shortcut, PyObject *owner);
-/* No new callers come in. */
-void handle_close(struct handle *handle);
 /* The engine has ended their operations: waits until they are out. */
 void handle_end(struct handle *handle);
 /* In c_api/work.c: takes over how the operations under way have ended, and gives them back. */

@@ -50,11 +50,6 @@ int64_t handle_open(struct shortcut *s, PyObject *owner)
     return s->number;
 }
 
-void handle_close(struct handle *handle)
-{
-    atomic_store(&handle->group, NULL);
-}
-
 /* What callers still do is to make their errors, with the GIL. */
 void handle_end(struct handle *handle)
 {

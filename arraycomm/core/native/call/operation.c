@@ -382,6 +382,5 @@ static PyType_Spec spec = {"arraycomm._engine.Operation", sizeof(struct operatio
 
 int operation_init(PyObject *module)
 {
-    operation_type = native_type(module, &spec);
-    return operation_type ? 0 : -1;
+    return native_type(module, &spec, &operation_type);
 }

@@ -6,6 +6,7 @@
  *
  * A method is called by vectorcall, so a call makes no frame, tuple or dict until it takes the slow path. */
 #include "call.h"
+#include <stdatomic.h>
 #include <stddef.h>
 #include <structmember.h>
 
@@ -69,7 +70,7 @@ static PyObject *shortcut_close(PyObject *self, PyObject *Py_UNUSED(none))
     struct shortcut *s = (struct shortcut *)self;
     s->group = NULL;
     if (s->handle)
-        handle_close(s->handle);
+        atomic_store(&s->handle->group, NULL); /* no new callers come in */
     return Py_NewRef(Py_None);
 }
 
@@ -268,8 +269,6 @@ int shortcut_init(PyObject *module)
     PyObject *types = PyImport_ImportModule("types");
     bound_type = types ? PyObject_GetAttrString(types, "MethodType") : NULL;
     Py_XDECREF(types);
-    shortcut_base_type = bound_type ? native_type(module, &base_spec) : NULL;
-    shortcut_type = shortcut_base_type ? native_type(module, &shortcut_spec) : NULL;
-    method_type = shortcut_type ? native_type(module, &spec) : NULL;
-    return method_type ? 0 : -1;
+    return !bound_type || native_type(module, &base_spec, &shortcut_base_type)
+        || native_type(module, &shortcut_spec, &shortcut_type) || native_type(module, &spec, &method_type) ? -1 : 0;
 }

@@ -218,6 +218,5 @@ static PyType_Spec spec = {"arraycomm.Work", sizeof(struct work), 0, Py_TPFLAGS_
 
 int work_init(PyObject *module)
 {
-    work_type = native_type(module, &spec);
-    return work_type ? 0 : -1;
+    return native_type(module, &spec, &work_type);
 }

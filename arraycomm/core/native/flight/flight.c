@@ -73,7 +73,8 @@ void flight_begin(struct flight *f, struct flight_entry *e)
     e->sequence = flight_collective(e) ? ++f->groups[e->row].begun : 0;
     e->thread = this_thread();
     e->begun = (uint64_t)clock_now();
-    f->writer->begin(e);
+    if (f->writer->begin)
+        f->writer->begin(e);
 }
 
 void flight_mark(struct flight_entry *e, enum flight_state state)
@@ -82,7 +83,8 @@ void flight_mark(struct flight_entry *e, enum flight_state state)
         return;
     if (state == FLIGHT_ASYNCHRONOUS && !e->called)
         e->called = (uint64_t)clock_now();
-    e->flight->writer->mark(e, state);
+    if (e->flight->writer->mark)
+        e->flight->writer->mark(e, state);
 }
 
 /* The sequence's number is the next one's. */
@@ -105,7 +107,8 @@ void flight_drop(struct flight_entry *e)
 {
     if (!e->flight)
         return;
-    e->flight->writer->drop(e);
+    if (e->flight->writer->drop)
+        e->flight->writer->drop(e);
     take_back(e->flight, e);
     flight_forget(e);
 }

@@ -21,7 +21,7 @@ struct flight_kind {
 
 struct flight_group { uint64_t begun, ended, bytes; }; /* collectives: the last that began and that ended; bytes given */
 struct flight_entry;
-struct flight_writer {
+struct flight_writer { /* all but the last may be NULL */
     void (*begin)(struct flight_entry *entry);
     void (*mark)(struct flight_entry *entry, enum flight_state state);
     void (*drop)(struct flight_entry *entry);

@@ -93,8 +93,6 @@ static PyType_Spec entry_spec = {"arraycomm._engine.FlightEntry", sizeof(struct 
 
 int flight_init(PyObject *module)
 {
-    board_type = native_type(module, &flight_board_spec);
-    trace_type = board_type ? native_type(module, &flight_trace_spec) : NULL;
-    entry_type = trace_type ? native_type(module, &entry_spec) : NULL;
-    return entry_type ? 0 : -1;
+    return native_type(module, &flight_board_spec, &board_type) || native_type(module, &flight_trace_spec, &trace_type)
+        || native_type(module, &entry_spec, &entry_type) ? -1 : 0;
 }

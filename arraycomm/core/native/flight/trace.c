@@ -8,12 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "store/store.h"
 
 #define INTERVAL_NS 1000000000u /* between writes */
 #define MOST ((size_t)1 << 20)  /* bytes kept */
 #define PART 160                /* bytes that an event's keys and numbers take at most, between texts */
-
-struct lines { char *text; size_t used, room; };
 
 struct trace {
     struct flight flight;
@@ -24,23 +23,17 @@ struct trace {
     int rows;
     uint64_t asynchronous;   /* how many of these were told */
     uint64_t due;
-    struct lines kept;
+    struct store_buffer kept; /* lines */
     pthread_mutex_t writing; /* the file; never waited for with the GIL */
 };
 
 /* ---- lines ---- */
 
-static bool reserve(struct lines *l, size_t bytes)
+/* Room for so much more. */
+static bool reserve(struct trace *t, size_t bytes)
 {
-    if (l->room - l->used >= bytes)
-        return true;
-    size_t room = 2 * l->room + bytes;
-    char *text = realloc(l->text, room);
-    if (!text)
-        return false;
-    l->text = text;
-    l->room = room;
-    return true;
+    t->kept.failed = false;
+    return store_buffer_reserve(&t->kept, bytes);
 }
 
 static char *flight_trace_put(char *to, const char *text, size_t bytes)
@@ -125,12 +118,12 @@ static char *put_about(char *to, const struct flight_entry *e, struct text group
 static void flight_trace_tell(struct trace *t, struct flight_entry *e, uint64_t now, struct text error)
 {
     struct text head = flight_trace_text_of(PyTuple_GetItem(t->heads, e->operation)), group = flight_trace_text_of(t->names[e->row]), kind = flight_trace_text_of(e->kind);
-    if (!reserve(&t->kept, 3 * PART + 2 * head.bytes + group.bytes + kind.bytes + error.bytes)) {
+    if (!reserve(t, 3 * PART + 2 * head.bytes + group.bytes + kind.bytes + error.bytes)) {
         PyErr_NoMemory();
         PyErr_WriteUnraisable((PyObject *)t);
         return;
     }
-    char *to = t->kept.text + t->kept.used;
+    char *to = t->kept.data + t->kept.size;
     if (e->called)
         e->number = ++t->asynchronous;
     to = put_begin(to, e, head, e->called ? 'b' : 'X');
@@ -145,7 +138,7 @@ static void flight_trace_tell(struct trace *t, struct flight_entry *e, uint64_t 
         to = put_time(to, now);
         to = PUT(to, ",\"args\":{}}");
     }
-    t->kept.used = (size_t)(to - t->kept.text);
+    t->kept.size = (size_t)(to - t->kept.data);
 }
 
 /* ---- the file ---- */
@@ -170,13 +163,6 @@ static void let_go(struct trace *t)
     t->fd = -1;
 }
 
-/* The teller says that the file ends here: the program goes on. */
-static void give_up(struct trace *t, int errnum)
-{
-    PyObject *none = t->flight.teller ? PyObject_CallMethod(t->flight.teller, "failed", "i", errnum) : NULL;
-    Py_XDECREF(flight_answer(none, t->flight.teller));
-}
-
 /* last: what ends the file, or NULL. Other threads may run, and append: they write after us, and nothing after the end. Nothing in
  * a forked child: what it has is its parent's to write. */
 static void flush(struct trace *t, const struct text *last)
@@ -184,40 +170,32 @@ static void flush(struct trace *t, const struct text *last)
     int errnum = 0;
     t->due = (uint64_t)clock_now() + INTERVAL_NS;
     if (t->fd < 0 || getpid() != t->pid) {
-        t->kept.used = 0;
+        t->kept.size = 0;
         return;
     }
     Py_BEGIN_ALLOW_THREADS
     pthread_mutex_lock(&t->writing);
     Py_END_ALLOW_THREADS
-    struct lines mine = t->kept;
-    t->kept = (struct lines){0};
+    struct store_buffer mine = t->kept;
+    t->kept = (struct store_buffer){0};
     Py_BEGIN_ALLOW_THREADS
-    errnum = t->fd < 0 ? 0 : write_all(t->fd, mine.text, mine.used);
+    errnum = t->fd < 0 ? 0 : write_all(t->fd, mine.data, mine.size);
     if (!errnum && last && t->fd >= 0)
         errnum = write_all(t->fd, last->at, last->bytes);
     if (errnum || last)
         let_go(t);
     pthread_mutex_unlock(&t->writing);
     Py_END_ALLOW_THREADS
-    mine.used = 0;
-    if (t->kept.text)
-        free(mine.text);
+    mine.size = 0;
+    if (t->kept.data)
+        free(mine.data);
     else
         t->kept = mine;
-    if (errnum)
-        give_up(t, errnum);
+    if (errnum && t->flight.teller) /* it says that the file ends here: the program goes on */
+        Py_XDECREF(flight_answer(PyObject_CallMethod(t->flight.teller, "failed", "i", errnum), t->flight.teller));
 }
 
 /* ---- operations ---- */
-
-static void flight_trace_begin(struct flight_entry *Py_UNUSED(e))
-{
-}
-
-static void flight_trace_mark(struct flight_entry *Py_UNUSED(e), enum flight_state Py_UNUSED(state))
-{
-}
 
 static void flight_trace_end(struct flight_entry *e, uint64_t now, PyObject *error, PyObject *text)
 {
@@ -227,11 +205,11 @@ static void flight_trace_end(struct flight_entry *e, uint64_t now, PyObject *err
         return;
     struct text none = {unknown, error ? sizeof unknown - 1 : 0};
     flight_trace_tell(t, e, now, text ? flight_trace_text_of(text) : none);
-    if (now > t->due || t->kept.used > MOST)
+    if (now > t->due || t->kept.size > MOST)
         flush(t, NULL);
 }
 
-static const struct flight_writer writer = {flight_trace_begin, flight_trace_mark, flight_trace_begin, flight_trace_end};
+static const struct flight_writer writer = {.end = flight_trace_end};
 
 /* ---- the type ---- */
 
@@ -267,7 +245,7 @@ static void flight_trace_dealloc(PyObject *self)
     let_go(t);
     free(t->names);
     free(t->flight.groups);
-    free(t->kept.text);
+    free(t->kept.data);
     pthread_mutex_destroy(&t->writing);
     native_dealloc(self);
 }
@@ -291,9 +269,9 @@ static PyObject *flight_trace_append(PyObject *self, PyObject *line)
 {
     struct trace *t = (struct trace *)self;
     struct text text = flight_trace_text_of(line);
-    if (!reserve(&t->kept, text.bytes))
+    if (!reserve(t, text.bytes))
         return PyErr_NoMemory();
-    t->kept.used = (size_t)(put_text(t->kept.text + t->kept.used, text) - t->kept.text);
+    t->kept.size = (size_t)(put_text(t->kept.data + t->kept.size, text) - t->kept.data);
     return Py_NewRef(Py_None);
 }
 

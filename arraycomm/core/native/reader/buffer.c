@@ -27,6 +27,7 @@ struct buffer *buffer_new(char *data, int64_t count, int dtype, PyObject *shape,
     }
     b->address = (unsigned long long)(uintptr_t)data;
     b->count = count;
+    b->bytes = (unsigned long long)count * (unsigned)dtype_rows[dtype].width;
     b->dtype = dtype;
     b->shape = shape;
     b->owner = Py_NewRef(owner);
@@ -123,11 +124,6 @@ static PyObject *represent(PyObject *self)
                                 b->readonly ? ", read-only" : "");
 }
 
-static PyObject *get_bytes(PyObject *self, void *Py_UNUSED(closure))
-{
-    return PyLong_FromSize_t(buffer_bytes((struct buffer *)self));
-}
-
 PyObject *buffer_allocate_shape(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 2) {
@@ -209,8 +205,8 @@ PyObject *buffer_overlaps(PyObject *Py_UNUSED(module), PyObject *const *args, Py
     }
     struct buffer *a = (struct buffer *)args[0], *b = (struct buffer *)args[1];
     bool same_device = a->device_type == b->device_type && a->device_index == b->device_index;
-    return PyBool_FromLong(same_device && a->count && b->count && a->address < b->address + buffer_bytes(b) &&
-                           b->address < a->address + buffer_bytes(a));
+    return PyBool_FromLong(same_device && a->count && b->count && a->address < b->address + b->bytes &&
+                           b->address < a->address + a->bytes);
 }
 
 /* ---- the buffer protocol, for numpy.ndarray(buffer=...) and memoryview ---- */
@@ -255,7 +251,7 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
     if (check_exportable(b, flags))
         return -1;
     view->buf = (void *)(uintptr_t)b->address;
-    view->len = (Py_ssize_t)buffer_bytes(b);
+    view->len = (Py_ssize_t)b->bytes;
     view->itemsize = dtype_rows[b->dtype].width;
     view->readonly = b->readonly;
     view->ndim = 1;
@@ -280,6 +276,7 @@ static void release_buffer(PyObject *Py_UNUSED(self), Py_buffer *view)
 static PyMemberDef members[] = {
     {"address", T_ULONGLONG, offsetof(struct buffer, address), READONLY, "0 allowed when count is 0"},
     {"count", T_LONGLONG, offsetof(struct buffer, count), READONLY, "elements"},
+    {"nbytes", T_ULONGLONG, offsetof(struct buffer, bytes), READONLY, "size in bytes"},
     {"dtype", T_INT, offsetof(struct buffer, dtype), READONLY, "DType's number"},
     {"device_type", T_INT, offsetof(struct buffer, device_type), READONLY, "DeviceType's number; 1 is the CPU"},
     {"device_index", T_INT, offsetof(struct buffer, device_index), READONLY, NULL},
@@ -290,11 +287,6 @@ static PyMemberDef members[] = {
     {"shape", T_OBJECT, offsetof(struct buffer, shape), READONLY, NULL},
     {"owner", T_OBJECT, offsetof(struct buffer, owner), READONLY, "what must stay alive"},
     {NULL, 0, 0, 0, NULL},
-};
-
-static PyGetSetDef computed[] = {
-    {"nbytes", get_bytes, NULL, "size in bytes", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef methods[] = {
@@ -310,7 +302,6 @@ static PyType_Slot slots[] = {
     {Py_tp_dealloc, buffer_dealloc},
     {Py_tp_repr, represent},
     {Py_tp_members, members},
-    {Py_tp_getset, computed},
     {Py_tp_methods, methods},
     {Py_bf_getbuffer, get_buffer},
     {Py_bf_releasebuffer, release_buffer},
@@ -326,6 +317,5 @@ static PyType_Spec spec = {
 
 int buffer_init(PyObject *module)
 {
-    buffer_type = native_type(module, &spec);
-    return buffer_type ? 0 : -1;
+    return native_type(module, &spec, &buffer_type);
 }

@@ -22,8 +22,7 @@ static bool looked;
 static question is_neg, is_conj; /* NULL: the methods are asked */
 
 enum field { LAYOUT, DEVICE, DTYPE, NDIM, SHAPE, STRIDES, DATA, FIELDS };
-static const char *const field_names[FIELDS] = {"get_layout", "get_device_type", "get_dtype", "get_dim", "get_sizes", "get_strides",
-                                                "get_data_ptr"};
+static const char *const field_names[FIELDS] = {"layout", "device_type", "dtype", "dim", "sizes", "strides", "data_ptr"};
 static reader fields[FIELDS];
 static bool fields_good; /* else nothing is read this way */
 static int32_t strided, host; /* torch's numbers */
@@ -44,19 +43,17 @@ static tensor_handle handle(PyObject *tensor)
     return &((struct variable *)tensor)->impl;
 }
 
-static void *torch_find(void *library, const char *name)
+static void *torch_find(void *library, const char *prefix, const char *name)
 {
     char symbol[64];
-    snprintf(symbol, sizeof symbol, "aoti_torch_%s", name);
+    snprintf(symbol, sizeof symbol, "aoti_torch_%s_%s", prefix, name);
     return dlsym(library, symbol);
 }
 
 /* What one of torch's constants is, or -1. */
 static int32_t constant(void *library, const char *prefix, const char *name)
 {
-    char symbol[48];
-    snprintf(symbol, sizeof symbol, "%s_%s", prefix, name);
-    int32_t (*number)(void) = (int32_t (*)(void))torch_find(library, symbol);
+    int32_t (*number)(void) = (int32_t (*)(void))torch_find(library, prefix, name);
     return number ? number() : -1;
 }
 
@@ -64,7 +61,7 @@ static void find_fields(void *library)
 {
     fields_good = true;
     for (int i = 0; i < FIELDS; i++)
-        fields_good &= (fields[i] = (reader)torch_find(library, field_names[i])) != NULL;
+        fields_good &= (fields[i] = (reader)torch_find(library, "get", field_names[i])) != NULL;
     strided = constant(library, "layout", "strided");
     host = constant(library, "device_type", "cpu");
     for (int i = 0; i < NUMBERS; i++)

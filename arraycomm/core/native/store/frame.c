@@ -56,6 +56,14 @@ bool store_frame_next(struct store_cursor *cursor, struct store_bytes *out)
     return true;
 }
 
+struct store_bytes store_frame_first(const struct store_frame *frame)
+{
+    struct store_bytes first = {"", 0};
+    struct store_cursor cursor = store_frame_strings(frame);
+    store_frame_next(&cursor, &first);
+    return first;
+}
+
 bool store_buffer_reserve(struct store_buffer *b, size_t more)
 {
     size_t need = b->size + more;

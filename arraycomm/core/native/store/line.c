@@ -25,7 +25,7 @@ struct store_line {
     int sock, to, from; /* the two are the socket, or pipes */
     int kept;           /* the reading end of `to`: a pipe without one raises SIGPIPE */
     int64_t looked;
-    struct store_buffer request, answer; /* kept for the next */
+    struct store_exchange exchange; /* the one under way, and buffers for the next */
 };
 
 struct store_line *store_line_new(int sock)
@@ -47,30 +47,26 @@ void store_line_free(struct store_line *l)
 {
     if (l->kept >= 0)
         close_pipes((const int[]){l->to, l->from, l->kept, -1});
-    store_buffer_free(&l->request);
-    store_buffer_free(&l->answer);
+    store_buffer_free(&l->exchange.request);
+    store_buffer_free(&l->exchange.answer);
     free(l);
 }
 
-struct store_exchange store_line_begin(struct store_line *l, bool posted, int64_t end)
+struct store_exchange *store_line_begin(struct store_line *l, bool posted, int64_t end)
 {
-    struct store_exchange x = {.line = l, .posted = posted, .end = end, .request = l->request, .answer = l->answer};
-    l->request = l->answer = (struct store_buffer){0};
-    x.answer.size = 0;
+    struct store_exchange *x = &l->exchange;
+    x->posted = posted;
+    x->end = end;
+    x->sent = x->answer.size = 0;
     return x;
 }
 
-static struct store_buffer kept(struct store_buffer *b)
+void store_line_end(struct store_line *l)
 {
-    if (b->room > KEPT || b->failed)
-        store_buffer_free(b);
-    return *b;
-}
-
-void store_line_end(struct store_exchange *x)
-{
-    x->line->request = kept(&x->request);
-    x->line->answer = kept(&x->answer);
+    struct store_buffer *both[] = {&l->exchange.request, &l->exchange.answer};
+    for (int i = 0; i < 2; i++)
+        if (both[i]->room > KEPT || both[i]->failed)
+            store_buffer_free(both[i]);
 }
 
 /* ---- bytes; nothing here blocks but await ---- */
@@ -113,13 +109,14 @@ static bool quiet(const struct store_line *l)
 
 /* ---- requests and answers; 0 or an errno ---- */
 
-static int store_line_put(struct store_exchange *x)
+static int store_line_put(struct store_line *l)
 {
+    struct store_exchange *x = &l->exchange;
     while (x->sent < x->request.size) {
-        ssize_t sent = put_some(x->line, x->request.data + x->sent, x->request.size - x->sent);
+        ssize_t sent = put_some(l, x->request.data + x->sent, x->request.size - x->sent);
         if (sent < 0 && errno != EAGAIN)
             return errno;
-        int failed = sent < 0 ? store_line_await(x->line, true, x->end) : 0;
+        int failed = sent < 0 ? store_line_await(l, true, x->end) : 0;
         if (failed)
             return failed;
         x->sent += sent > 0 ? (size_t)sent : 0;
@@ -160,10 +157,11 @@ static ssize_t poll_answer(const struct store_line *l, char *data, size_t room)
     return -1;
 }
 
-static int store_line_get(struct store_exchange *x)
+static int store_line_get(struct store_line *l)
 {
+    struct store_exchange *x = &l->exchange;
     char data[SMALL];
-    ssize_t size = poll_answer(x->line, data, sizeof data);
+    ssize_t size = poll_answer(l, data, sizeof data);
     while (true) {
         if (!size)
             return ECONNRESET;
@@ -174,22 +172,23 @@ static int store_line_get(struct store_exchange *x)
         int state = size > 0 ? whole(x) : EAGAIN;
         if (state != EAGAIN)
             return state;
-        int failed = store_line_await(x->line, false, x->end);
+        int failed = store_line_await(l, false, x->end);
         if (failed)
             return failed;
-        size = get_some(x->line, data, sizeof data);
+        size = get_some(l, data, sizeof data);
     }
 }
 
 /* A posted request would not notice that the server went: the end of the connection tells, or the goodbye that lies there. */
-int store_line_exchange(struct store_exchange *x)
+int store_line_exchange(struct store_line *l)
 {
-    if (x->posted && !x->sent && !quiet(x->line))
+    struct store_exchange *x = &l->exchange;
+    if (x->posted && !x->sent && !quiet(l))
         x->posted = false;
-    int failed = store_line_put(x);
+    int failed = store_line_put(l);
     if (failed == EPIPE || failed == ECONNRESET)
-        return store_line_get(x) ? failed : 0;
-    return failed || x->posted ? failed : store_line_get(x);
+        return store_line_get(l) ? failed : 0;
+    return failed || x->posted ? failed : store_line_get(l);
 }
 
 bool store_line_post(struct store_line *l, const char *data, size_t size)
@@ -227,17 +226,17 @@ int store_line_offer(struct store_line *l, int64_t end)
     if (pipe2(requests, O_CLOEXEC | O_NONBLOCK))
         return 0; /* the socket does as well */
     pipes[0] = requests[0], pipes[2] = requests[1];
-    struct store_exchange x = store_line_begin(l, false, end);
+    struct store_exchange *x = store_line_begin(l, false, end);
     int failed = 0;
     bool taken = false;
     if (!pipe2(answers, O_CLOEXEC | O_NONBLOCK)) {
         pipes[1] = answers[1], pipes[3] = answers[0];
         failed = hand_over(l->sock, pipes);
-        while (!failed && (failed = store_line_get(&x)) == EINTR)
+        while (!failed && (failed = store_line_get(l)) == EINTR)
             failed = 0;
-        taken = !failed && x.answer.data[4] == STORE_OK;
+        taken = !failed && x->answer.data[4] == STORE_OK;
     }
-    store_line_end(&x);
+    store_line_end(l);
     if (taken) {
         l->to = pipes[2], l->from = pipes[3], l->kept = pipes[0];
         pipes[0] = pipes[2] = pipes[3] = -1;

@@ -192,12 +192,12 @@ PyObject *store_python_line(PyObject *Py_UNUSED(module), PyObject *args)
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
-static PyObject *store_python_run(struct store_exchange *x)
+static PyObject *store_python_run(struct store_line *line, const struct store_exchange *x)
 {
     int failed;
     do {
         Py_BEGIN_ALLOW_THREADS
-        failed = store_line_exchange(x);
+        failed = store_line_exchange(line);
         Py_END_ALLOW_THREADS
         if (failed == EINTR && PyErr_CheckSignals())
             return NULL;
@@ -241,10 +241,10 @@ PyObject *store_python_request(PyObject *Py_UNUSED(module), PyObject *const *arg
     double grace = PyFloat_AsDouble(args[4]);
     if (PyErr_Occurred())
         return NULL;
-    struct store_exchange x = store_line_begin(line, code & STORE_POSTED, after(milliseconds / 1000. + grace));
-    if (!encode(&x.request, code, args[2], milliseconds))
-        result = store_python_run(&x);
-    store_line_end(&x);
+    struct store_exchange *x = store_line_begin(line, code & STORE_POSTED, after(milliseconds / 1000. + grace));
+    if (!encode(&x->request, code, args[2], milliseconds))
+        result = store_python_run(line, x);
+    store_line_end(line);
     return result;
 }
 

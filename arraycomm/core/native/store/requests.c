@@ -383,10 +383,3 @@ bool store_table_apply(struct store_table *t, const struct store_frame *request,
                          : "the store's process has no memory for the answer, of less than %lld bytes", STORE_MAX_FRAME);
     return missing->data;
 }
-
-bool store_table_brings(const struct store_frame *request, uint32_t *every)
-{
-    int op = request->code & ~STORE_POSTED;
-    *every = op == STORE_SET ? 2 : UINT32_MAX;
-    return op == STORE_SET || op == STORE_ADD || op == STORE_COMPARE_SET || op == STORE_APPEND || op == STORE_PUSH;
-}

@@ -146,13 +146,14 @@ static void expire(struct store_server *s)
 
 /* ---- requests ---- */
 
+/* After a request that may have brought keys for which somebody waits. */
 static void wake_waiters(struct store_server *s, const struct store_frame *frame)
 {
-    uint32_t every;
-    if (!s->waiting || !store_table_brings(frame, &every))
-        return;
+    int op = frame->code & ~STORE_POSTED;
+    bool brings = op == STORE_SET || op == STORE_ADD || op == STORE_COMPARE_SET || op == STORE_APPEND || op == STORE_PUSH;
+    uint32_t every = op == STORE_SET ? 2 : UINT32_MAX; /* how many strings apart they lie */
     struct store_cursor cursor = store_frame_strings(frame);
-    for (struct store_bytes key; store_frame_next(&cursor, &key);)
+    for (struct store_bytes key; brings && s->waiting && store_frame_next(&cursor, &key);)
         if ((cursor.index - 1) % every == 0)
             retry(s, key);
 }

@@ -55,6 +55,7 @@ int64_t store_frame_size(const char *start, size_t have);
 bool store_frame_parse(struct store_frame *frame, const char *data, size_t size);
 struct store_cursor store_frame_strings(const struct store_frame *frame);
 bool store_frame_next(struct store_cursor *cursor, struct store_bytes *out);
+struct store_bytes store_frame_first(const struct store_frame *frame); /* empty where there is none */
 /* A frame of `count` strings: begin, then put each in order, then end. The buffer is emptied first. */
 void store_frame_begin(struct store_buffer *b, int code, uint32_t milliseconds, uint32_t count);
 void store_frame_put(struct store_buffer *b, uint32_t index, const char *data, size_t size);
@@ -90,8 +91,7 @@ struct store_entry *store_table_entry(struct store_table *t, struct store_bytes 
 void store_table_tidy(struct store_table *t, struct store_entry *entry);
 /* Writes a value where the key has none. False where there is no room, or no memory, for it; then `room` says so. */
 bool store_table_leave(struct store_table *t, struct store_bytes key, struct store_bytes value, struct store_buffer *room);
-/* Whether somebody may have waited for keys that this request may have brought; *every: how many strings apart they lie. */
-bool store_table_brings(const struct store_frame *request, uint32_t *every);
+
 
 /* ---- inside a table: for store/table.c (its entries) and store/requests.c (what is asked of it) ---- */
 struct store_item {
@@ -128,7 +128,6 @@ void store_will_free(struct store_will *wills);
 /* ---- store/line.c: a client's end of a connection, for one thread at a time ---- */
 struct store_line;
 struct store_exchange { /* a request and its answer */
-    struct store_line *line;
     bool posted;
     int64_t end; /* CLOCK_MONOTONIC, ns */
     struct store_buffer request, answer;
@@ -141,12 +140,12 @@ struct store_line *store_line_new(int sock);
 int store_line_offer(struct store_line *l, int64_t end);
 /* Closes its pipes, not the socket. */
 void store_line_free(struct store_line *l);
-/* A request that is still to be put, with buffers that the line keeps from one to the next; and its end. */
-struct store_exchange store_line_begin(struct store_line *l, bool posted, int64_t end);
-void store_line_end(struct store_exchange *x);
+/* A request that is still to be put, and the answer's buffer; what is long of these is given back at the end. */
+struct store_exchange *store_line_begin(struct store_line *l, bool posted, int64_t end);
+void store_line_end(struct store_line *l);
 /* Sends the request and, unless it is posted, waits for its answer. 0, or an errno; after EINTR it is to be called again.
  * shutdown() of the socket, in any thread, ends it. */
-int store_line_exchange(struct store_exchange *x);
+int store_line_exchange(struct store_line *l);
 /* Sends a short frame where that goes without waiting and the server is there, whole or not at all; otherwise false. */
 bool store_line_post(struct store_line *l, const char *data, size_t size);
 

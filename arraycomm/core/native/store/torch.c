@@ -260,10 +260,8 @@ static void say_bytes(struct store_buffer *answer, struct store_bytes start, str
 /* The decimal number that our table answers with. */
 static int64_t number_in(const struct store_frame *frame)
 {
-    struct store_cursor cursor = store_frame_strings(frame);
-    struct store_bytes text = {"", 0};
+    struct store_bytes text = store_frame_first(frame);
     char copy[24] = {0};
-    store_frame_next(&cursor, &text);
     memcpy(copy, text.data, text.size < sizeof copy ? text.size : sizeof copy - 1);
     return strtoll(copy, NULL, 10);
 }
@@ -308,9 +306,7 @@ static void say(struct store_torch *t, const struct store_frame *frame, struct s
  * have come. */
 static enum store_op next_after(const struct store_torch *t, const struct store_frame *done, const struct store_frame *answer)
 {
-    struct store_cursor cursor = store_frame_strings(done);
-    struct store_bytes key = {"", 0};
-    store_frame_next(&cursor, &key);
+    struct store_bytes key = store_frame_first(done);
     if (done->code == STORE_SET && t->request == BARRIER)
         return STORE_WAIT;
     if (t->request == MULTI_GET && (done->code == STORE_WAIT ? done->count : t->rest.index < t->listed.count))
@@ -326,7 +322,6 @@ static enum store_op next_after(const struct store_torch *t, const struct store_
 bool store_torch_answer(struct store_torch *t, const struct store_buffer *from, struct store_buffer *answer)
 {
     struct store_frame done, got;
-    struct store_bytes text = {"", 0};
     if (from->failed || !store_frame_parse(&done, t->frame.data, t->frame.size) || !store_frame_parse(&got, from->data, from->size)) {
         store_torch_complain(t, "the server has no memory for its request");
         return false;
@@ -336,8 +331,7 @@ bool store_torch_answer(struct store_torch *t, const struct store_buffer *from, 
         return false;
     }
     if (got.code != STORE_OK && got.code != STORE_TIMED_OUT) {
-        struct store_cursor cursor = store_frame_strings(&got);
-        store_frame_next(&cursor, &text);
+        struct store_bytes text = store_frame_first(&got);
         store_torch_complain(t, "%.*s", (int)text.size, text.data);
         return false;
     }
@@ -370,7 +364,6 @@ bool store_torch_next(struct store_torch *t)
 {
     struct store_frame done;
     struct store_buffer frame = {0};
-    struct store_bytes key;
     if (t->next != STORE_GET)
         store_buffer_free(&t->list);
     if (t->next == STORE_OPS)
@@ -379,8 +372,7 @@ bool store_torch_next(struct store_torch *t)
         return next_of_list(t);
     if (!store_frame_parse(&done, t->frame.data, t->frame.size))
         return !(t->frame.failed = true);
-    struct store_cursor cursor = store_frame_strings(&done);
-    store_frame_next(&cursor, &key);
+    struct store_bytes key = store_frame_first(&done);
     store_frame_begin(&frame, t->next, t->next == STORE_WAIT ? FOREVER : 0, t->next == STORE_WAIT ? 1 : 2);
     if (t->request == ADD)
         store_frame_put(&frame, 0, complete.data, complete.size);

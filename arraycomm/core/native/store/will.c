@@ -11,22 +11,14 @@ struct store_will {
     struct store_buffer frame; /* as it came: name, key, value, key, value... */
 };
 
-static struct store_bytes first_string(const struct store_buffer *data)
-{
-    struct store_frame frame;
-    struct store_bytes name = {NULL, 0};
-    store_frame_parse(&frame, data->data, data->size);
-    struct store_cursor cursor = store_frame_strings(&frame);
-    store_frame_next(&cursor, &name);
-    return name;
-}
-
 static struct store_will **store_will_find(struct store_will **wills, struct store_bytes name)
 {
     for (; *wills; wills = &(*wills)->next) {
         if (!(*wills)->owner)
             continue;
-        struct store_bytes other = first_string(&(*wills)->frame);
+        struct store_frame frame;
+        store_frame_parse(&frame, (*wills)->frame.data, (*wills)->frame.size);
+        struct store_bytes other = store_frame_first(&frame);
         if (other.size == name.size && !memcmp(other.data, name.data, name.size))
             break;
     }
@@ -74,7 +66,6 @@ static struct store_will *new_will(const void *owner, const char *data, size_t s
 void store_will_record(struct store_will **wills, const void *owner, const char *data, size_t size, struct store_buffer *answer)
 {
     struct store_frame frame;
-    struct store_bytes name = {NULL, 0};
     if (!store_frame_parse(&frame, data, size) || !may_be(&frame) || size + bytes_of(*wills, owner) > MAX_WILLS) {
         store_frame_text(answer, STORE_BAD_REQUEST, "a will has a name, then keys of at most %u bytes and values; at most %d bytes",
                          STORE_MAX_KEY, MAX_WILLS);
@@ -87,9 +78,7 @@ void store_will_record(struct store_will **wills, const void *owner, const char 
         store_frame_text(answer, STORE_OVER_QUOTA, "the store's process is out of memory");
         return;
     }
-    struct store_cursor cursor = store_frame_strings(&frame);
-    store_frame_next(&cursor, &name);
-    struct store_will **old = store_will_find(wills, name);
+    struct store_will **old = store_will_find(wills, store_frame_first(&frame));
     if (*old)
         remove_will(old);
     if (made) {
