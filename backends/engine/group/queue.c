@@ -11,10 +11,10 @@
  * long for that, or goes over links, is the worker's alone. */
 #include <errno.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "group/group.h"
 #include "membership/node.h"
 #include "group/wait.h"
@@ -226,14 +226,10 @@ static void *queue_work(void *argument)
     return NULL;
 }
 
-/* With the lock held. Signals are for the caller's threads. */
+/* With the lock held. */
 static int start_worker(struct acomm_group *g)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&g->worker, NULL, queue_work, g);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = thread_start(&g->worker, NULL, queue_work, g);
     g->worker_started = rc == 0;
     return rc ? (errno = rc, ACOMM_RESOURCE) : 0;
 }

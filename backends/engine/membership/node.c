@@ -2,7 +2,6 @@
  * in node_thread.c and node_gossip.c. */
 #include "membership/node.h"
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/thread.h"
 #include "group/group.h"
 #include "membership/node_state.h"
 
@@ -112,17 +112,12 @@ void node_release(struct acomm_node *node)
     free(node);
 }
 
-/* Signals stay with the application's threads: handlers of Python must not run in one that it does not know. */
 static int node_start_thread(struct acomm_node *node)
 {
-    sigset_t all, before;
     pthread_attr_t attributes;
-    sigfillset(&all);
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, THREAD_STACK);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int error = pthread_create(&node->thread, &attributes, node_run, node);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = thread_start(&node->thread, &attributes, node_run, node);
     pthread_attr_destroy(&attributes);
     errno = error;
     return error ? ACOMM_RESOURCE : ACOMM_OK;

@@ -1,11 +1,11 @@
 /* Moves the messages of all peers: by who waits, or by a thread where nobody does. */
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "membership/node.h"
 #include "p2p/peer.h"
 
@@ -272,21 +272,11 @@ static void *progress_run(void *argument)
     return NULL;
 }
 
-static int progress_start(struct p2p *p)
-{
-    sigset_t all, before;
-    sigfillset(&all); /* signals are for the caller's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&p->thread, NULL, progress_run, p);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc;
-}
-
 void p2p_progress_attend(struct p2p *p)
 {
     p->posts++;
     if (!p->started) {
-        int rc = progress_start(p);
+        int rc = thread_start(&p->thread, NULL, progress_run, p);
         p->started = !rc;
         if (rc)
             p2p_trouble(p, NULL, ACOMM_RESOURCE, p->group->rank, "no thread for asynchronous messages");

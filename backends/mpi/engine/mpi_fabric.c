@@ -2,11 +2,11 @@
  * hands though the send of the array has ended, and closed links have last chunks. One thread of the process looks after both, and
  * sleeps where there is neither. */
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "mpi_fabric.h"
 
 #define PACE_NS 1000000       /* between two looks of the thread, */
@@ -131,12 +131,8 @@ static void *fabric_keep(void *unused)
 
 int fabric_thread(void *(*run)(void *), void *with)
 {
-    sigset_t every, before;
     pthread_t thread;
-    sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &before);
-    int rc = pthread_create(&thread, NULL, run, with);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = thread_start(&thread, NULL, run, with);
     if (!rc)
         pthread_detach(thread);
     return rc ? ACOMM_RESOURCE : 0;

@@ -2,10 +2,10 @@
  * a garbage collection too, while locks are held; and where an operation hangs on the device only who watches it can end it. */
 #include "native.h"
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "base/thread.h"
 
 static struct {
     pthread_mutex_t mutex;
@@ -53,11 +53,7 @@ void later_apart(int (*apart)(int *mode))
 static bool start(void)
 {
     pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    bool started = !pthread_create(&thread, NULL, later_run, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    bool started = !thread_start(&thread, NULL, later_run, NULL);
     if (started)
         pthread_detach(thread);
     return started;

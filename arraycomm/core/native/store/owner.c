@@ -1,21 +1,17 @@
 /* The server as its owner has it: made, given clients, asked and ended. */
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/thread.h"
 #include "server.h"
 
 static int start_thread(struct store_server *s)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for Python's main thread */
-    int failed = pthread_create(&s->thread, NULL, store_server_run, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = thread_start(&s->thread, NULL, store_server_run, s);
     if (!failed)
         pthread_setname_np(s->thread, "arraycomm-store");
     return failed;

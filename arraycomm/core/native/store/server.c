@@ -345,7 +345,7 @@ static void say_goodbye(struct store_server *s)
 
 /* ---- the clients' events ---- */
 
-static int store_server_patience(int64_t end)
+static int store_server_timeout(int64_t end)
 {
     if (end == STORE_NEVER)
         return -1;
@@ -364,7 +364,7 @@ static int store_server_await(struct store_server *s, struct epoll_event *events
         s->next_skip = found ? 1 : s->next_skip < MOST_SKIPPED ? 2 * s->next_skip : MOST_SKIPPED;
         s->skip = found ? 0 : s->next_skip;
     }
-    return found ? found : epoll_wait(s->epoll, events, EVENTS, store_server_patience(s->next_end));
+    return found ? found : epoll_wait(s->epoll, events, EVENTS, store_server_timeout(s->next_end));
 }
 
 /* A client with pipes has two descriptors, and may be among the events of one moment twice: it has gone at the second. */
