@@ -9,9 +9,9 @@
 
 #include "mpi_fabric.h"
 
-#define SLOTS 4
-#define CHUNK ((size_t)128 << 10)
-#define SYNCHRONOUS 16
+#define SLOTS 8
+#define CHUNK ((size_t)60 << 10) /* with its head below the 64 KiB that Open MPI sends over TCP without asking first */
+#define SYNCHRONOUS 32
 
 struct chunk {
     uint64_t group; /* what an earlier link of this tag has left is not taken for ours */
