@@ -71,14 +71,14 @@ def _lists(lists: Any, count: int) -> Sequence[Any]:
     return lists if isinstance(lists[0], (list, tuple)) else (lists,)
 
 
-def _told(opts: Options | None, root_name: str = "", **named: Any) -> dict[str, Any]:
+def _told(given: dict[str, Any], root_name: str = "") -> dict[str, Any]:
     """Named arguments of the function, of what was given: values, or the fields of opts. root_name: the function's for root."""
+    opts: Options | None = given.get("opts")
     if opts is not None:
-        named = {"timeout": opts.timeout if opts.timeout > timedelta(0) else None,
+        given = {"timeout": opts.timeout if opts.timeout > timedelta(0) else None,
                  "op": getattr(opts, "reduceOp", None), "root": getattr(opts, "rootRank", None)}
-    if root_name:
-        named[root_name] = named.pop("root")
-    return {name: value for name, value in named.items() if name != "root" and value is not None}
+    told = {root_name if name == "root" else name: value for name, value in given.items() if value is not None}
+    return ({root_name: 0} if root_name else {}) | told | {"async_op": True}
 
 
 class Operations:
@@ -95,7 +95,7 @@ class Operations:
 
         if len(outputs) != len(inputs):
             raise ValueError(f"as many outputs as inputs are needed, got {len(outputs)} and {len(inputs)}")
-        works = [self._begin(where, y, x, async_op=True, **named) for y, x in zip(outputs, inputs, strict=True)]
+        works = [self._begin(where, y, x, **named) for y, x in zip(outputs, inputs, strict=True)]
         if works and self.collected is not None:
             return works[0]  # all are held back by a coalescing manager, which is what one waits for
         return Work(Several([work._pending for work in works]), list(outputs), lambda: [work.wait() for work in works])
@@ -125,88 +125,78 @@ class Operations:
 
     @forms("(tensors, opts=AllreduceOptions())", "(tensors, op=ReduceOp.SUM, timeout=None)",
            "(tensor, op=ReduceOp.SUM, timeout=None)")
-    def allreduce(self, tensors: Any, op: Any = None, timeout: timedelta | None = None, opts: Options | None = None) -> Work:
-        return self._begin_each("collectives.all_reduce", _arrays(tensors), async_op=True, **_told(opts, timeout=timeout, op=op))
+    def allreduce(self, tensors: Any, **given: Any) -> Work:
+        return self._begin_each("collectives.all_reduce", _arrays(tensors), **_told(given))
 
     @forms("(tensors, opts=BroadcastOptions())", "(tensor, root, timeout=None)")
-    def broadcast(self, tensors: Any, root: int = 0, timeout: timedelta | None = None, opts: Options | None = None) -> Work:
-        return self._begin_each("collectives.broadcast", _arrays(tensors), async_op=True,
-                                **_told(opts, "group_src", timeout=timeout, root=root))
+    def broadcast(self, tensors: Any, **given: Any) -> Work:
+        return self._begin_each("collectives.broadcast", _arrays(tensors), **_told(given, "group_src"))
 
     @forms("(tensors, opts=ReduceOptions())", "(tensor, root, op=ReduceOp.SUM, timeout=None)")
-    def reduce(self, tensors: Any, root: int = 0, op: Any = None, timeout: timedelta | None = None,
-               opts: Options | None = None) -> Work:
-        return self._begin_each("collectives.reduce", _arrays(tensors), async_op=True,
-                                **_told(opts, "group_dst", timeout=timeout, op=op, root=root))
+    def reduce(self, tensors: Any, **given: Any) -> Work:
+        return self._begin_each("collectives.reduce", _arrays(tensors), **_told(given, "group_dst"))
 
     @forms("(output, input, opts=AllgatherOptions())")
-    def all_gather_single(self, output: Any, input: Any, opts: Options | None = None) -> Work:
-        return self._begin("collectives.all_gather_single", output, input, async_op=True, **_told(opts))
+    def all_gather_single(self, output: Any, input: Any, **given: Any) -> Work:
+        return self._begin("collectives.all_gather_single", output, input, **_told(given))
 
     @forms("(outputTensor, inputTensor, opts=ReduceScatterOptions())")
-    def reduce_scatter_single(self, output: Any, input: Any, opts: Options | None = None) -> Work:
-        return self._begin("collectives.reduce_scatter_single", output, input, async_op=True, **_told(opts))
+    def reduce_scatter_single(self, output: Any, input: Any, **given: Any) -> Work:
+        return self._begin("collectives.reduce_scatter_single", output, input, **_told(given))
 
     @forms("(output, input, output_split_sizes, input_split_sizes, opts=AllToAllOptions())",
            "(output, input, output_split_sizes, input_split_sizes, timeout=None)")
     def all_to_all_single(self, output: Any, input: Any, output_split_sizes: Sequence[int], input_split_sizes: Sequence[int],
-                          timeout: timedelta | None = None, opts: Options | None = None) -> Work:
+                          **given: Any) -> Work:
         return self._begin("collectives.all_to_all_single", output, input, list(output_split_sizes) or None,
-                           list(input_split_sizes) or None, async_op=True, **_told(opts, timeout=timeout))
+                           list(input_split_sizes) or None, **_told(given))
 
     alltoall_base = all_to_all_single
 
     # ---- lists ----
 
     @forms("(output_tensors, input_tensors, opts=AllgatherOptions())", "(output_tensors, input_tensor, timeout=None)")
-    def allgather(self, outputs: Any, inputs: Any, timeout: timedelta | None = None, opts: Options | None = None) -> Work:
+    def allgather(self, outputs: Any, inputs: Any, **given: Any) -> Work:
         xs = _arrays(inputs)
-        return self._begin_each("lists.all_gather", _lists(outputs, len(xs)), xs, async_op=True, **_told(opts, timeout=timeout))
+        return self._begin_each("lists.all_gather", _lists(outputs, len(xs)), xs, **_told(given))
 
     @forms("(output_tensors, input_tensors, opts=GatherOptions())", "(output_tensors, input_tensor, root, timeout=None)")
-    def gather(self, outputs: Any, inputs: Any, root: int = 0, timeout: timedelta | None = None,
-               opts: Options | None = None) -> Work:
+    def gather(self, outputs: Any, inputs: Any, **given: Any) -> Work:
         xs = _arrays(inputs)
-        return self._begin_each("lists.gather", xs, _lists(outputs, len(xs)), async_op=True,
-                                **_told(opts, "group_dst", timeout=timeout, root=root))
+        return self._begin_each("lists.gather", xs, _lists(outputs, len(xs)), **_told(given, "group_dst"))
 
     @forms("(output_tensors, input_tensors, opts=ScatterOptions())", "(output_tensor, input_tensors, root, timeout=None)")
-    def scatter(self, outputs: Any, inputs: Any, root: int = 0, timeout: timedelta | None = None,
-                opts: Options | None = None) -> Work:
+    def scatter(self, outputs: Any, inputs: Any, **given: Any) -> Work:
         ys = _arrays(outputs)
-        return self._begin_each("lists.scatter", ys, _lists(inputs, len(ys)), async_op=True,
-                                **_told(opts, "group_src", timeout=timeout, root=root))
+        return self._begin_each("lists.scatter", ys, _lists(inputs, len(ys)), **_told(given, "group_src"))
 
     @forms("(output_tensors, input_tensors, opts=ReduceScatterOptions())",
            "(output, input, op=ReduceOp.SUM, timeout=None)")
-    def reduce_scatter(self, outputs: Any, inputs: Any, op: Any = None, timeout: timedelta | None = None,
-                       opts: Options | None = None) -> Work:
+    def reduce_scatter(self, outputs: Any, inputs: Any, **given: Any) -> Work:
         ys = _arrays(outputs)
-        return self._begin_each("lists.reduce_scatter", ys, _lists(inputs, len(ys)), async_op=True,
-                                **_told(opts, timeout=timeout, op=op))
+        return self._begin_each("lists.reduce_scatter", ys, _lists(inputs, len(ys)), **_told(given))
 
     @forms("(output_tensors, input_tensors, opts=AllToAllOptions())")
-    def alltoall(self, outputs: Any, inputs: Any, opts: Options | None = None) -> Work:
-        return self._begin("lists.all_to_all", list(outputs), list(inputs), async_op=True, **_told(opts))
+    def alltoall(self, outputs: Any, inputs: Any, **given: Any) -> Work:
+        return self._begin("lists.all_to_all", list(outputs), list(inputs), **_told(given))
 
     # ---- several operations as one ----
 
     @forms("(tensors, opts=AllreduceCoalescedOptions())")
-    def allreduce_coalesced(self, tensors: Any, opts: Options | None = None) -> Work:
-        return self._begin("coalesce.reduce_all", list(tensors), async_op=True, **_told(opts))
+    def allreduce_coalesced(self, tensors: Any, **given: Any) -> Work:
+        return self._begin("coalesce.reduce_all", list(tensors), **_told(given))
 
     @forms("(output_lists, input_list, opts=AllgatherOptions())")
-    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Options | None = None) -> Work:
-        return self._begin("coalesce.gather_all", outputs, inputs, async_op=True, **_told(opts))
+    def allgather_coalesced(self, outputs: Any, inputs: Any, **given: Any) -> Work:
+        return self._begin("coalesce.gather_all", outputs, inputs, **_told(given))
 
     @forms("(outputs, inputs, opts=AllgatherOptions())")
-    def all_gather_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Options | None = None) -> Work:
-        return self._begin_all("collectives.all_gather_single", outputs, inputs, **_told(opts))
+    def all_gather_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], **given: Any) -> Work:
+        return self._begin_all("collectives.all_gather_single", outputs, inputs, **_told(given))
 
     @forms("(outputs, inputs, opts=ReduceScatterOptions())")
-    def reduce_scatter_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any],
-                                        opts: Options | None = None) -> Work:
-        return self._begin_all("collectives.reduce_scatter_single", outputs, inputs, **_told(opts))
+    def reduce_scatter_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], **given: Any) -> Work:
+        return self._begin_all("collectives.reduce_scatter_single", outputs, inputs, **_told(given))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -224,8 +214,8 @@ class Operations:
         return self._begin_each("point_to_point.irecv", _arrays(arg0), tag=arg1)
 
     @forms("(opts=BarrierOptions())", "(timeout=None)")
-    def barrier(self, timeout: timedelta | None = None, opts: Options | None = None) -> Work:
-        return self._begin("barriers.barrier", async_op=True, **_told(opts, timeout=timeout))
+    def barrier(self, **given: Any) -> Work:
+        return self._begin("barriers.barrier", **_told(given))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         import_module(".barriers", __package__).monitored_barrier(self, timeout, wait_all_ranks)
