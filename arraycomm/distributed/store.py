@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import wraps
 
 from arraycomm.core.base.errors import DistStoreError
+from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap import store as core
 
 __all__ = ["FileStore", "HashStore", "PrefixStore", "Store"]
+
+
+def _lacking(name: str) -> Any:
+    """The method of a store that does not have it."""
+    @wraps(getattr(core.Store, name), updated=())  # without its mark of an abstract method
+    def method(self: Store, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError(f"Not implemented. {type(self).__name__} has no {name}: define it in {type(self).__name__}")
+
+    return method
 
 
 class Store(core.Store):
@@ -23,30 +34,18 @@ class Store(core.Store):
     def lists_keys(self) -> bool:  # type: ignore[override]
         return type(self).list_keys is not Store.list_keys
 
-    def _lacking(self, method: str) -> NotImplementedError:
-        return NotImplementedError(f"Not implemented. {type(self).__name__} has no {method}: define it in {type(self).__name__}")
-
-    def set(self, key: str, value: str | bytes) -> None:
-        raise self._lacking("set")
-
-    def get(self, key: str) -> bytes:
-        raise self._lacking("get")
-
-    def add(self, key: str, amount: int) -> int:
-        raise self._lacking("add")
+    set, get, add, check, delete_key, num_keys, queue_push, queue_pop, queue_len, list_keys, clone = map(_lacking, (
+        "set", "get", "add", "check", "delete_key", "num_keys", "queue_push", "queue_pop", "queue_len", "list_keys", "clone"))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """By get(), which waits as long as the subclass makes it."""
         for key in keys:
             self.get(key)
 
-    def check(self, keys: Sequence[str]) -> bool:
-        raise self._lacking("check")
-
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Towards "", which means a missing key: the first who asks writes, as long as nobody uses set() on this key."""
         if expected not in ("", b""):
-            raise self._lacking("compare_set")
+            _lacking("compare_set")(self)
         if self.add(f"{key}/first", 1) == 1:
             self.set(key, desired)
         return _as_bytes(self.get(key))
@@ -70,27 +69,6 @@ class Store(core.Store):
             raise DistStoreError(f"multi_set needs as many values as keys, got {len(keys)} keys and {len(values)}")
         for key, value in zip(keys, values, strict=True):
             self.set(key, value)
-
-    def delete_key(self, key: str) -> bool:
-        raise self._lacking("delete_key")
-
-    def num_keys(self) -> int:
-        raise self._lacking("num_keys")
-
-    def queue_push(self, key: str, value: str | bytes) -> None:
-        raise self._lacking("queue_push")
-
-    def queue_pop(self, key: str, block: bool = True) -> bytes:
-        raise self._lacking("queue_pop")
-
-    def queue_len(self, key: str) -> int:
-        raise self._lacking("queue_len")
-
-    def list_keys(self) -> list[str]:
-        raise self._lacking("list_keys")
-
-    def clone(self) -> core.Store:
-        raise self._lacking("clone")
 
     def has_extended_api(self) -> bool:
         """Whether append, multi_get and multi_set are single requests."""
