@@ -24,7 +24,31 @@ class WaitTimeout(DistError, TimeoutError):
     """Work.wait(timeout) ran out; the operation goes on."""
 
 
-class Work:
+class Boxed:
+    """An opaque box around a Work or a ProcessGroup."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+class Boxable:
+    """What Work and ProcessGroup inherit."""
+
+    __slots__ = ()
+
+    def boxed(self) -> Boxed:
+        """The handle in a box; unbox() takes it out again."""
+        return Boxed(self)
+
+    @staticmethod
+    def unbox(arg0: Boxed) -> Any:
+        """What boxed() was called on. TypeError for anything else."""
+        if not isinstance(arg0, Boxed):
+            raise TypeError(f"unbox() takes what boxed() gave, got {type(arg0)}")
+        return arg0.content
+
+
+class Work(Boxable):
     """An operation under way. Its arrays must not be touched before it has ended.
 
     pending: the core's Work. arrays: what the operation writes, as result() gives it. settle: what remains to be done
@@ -102,17 +126,6 @@ class Work:
     def get_future_result(self) -> Any:
         """A future of how it ended, as torch's WorkResult: 0 well, 1 a timeout, 2 any other error."""
         return self._future(self.outcome)
-
-    def boxed(self) -> Boxed:
-        """The handle in a box; Work.unbox() takes it out again."""
-        return Boxed(self)
-
-    @staticmethod
-    def unbox(arg0: Boxed) -> Work:
-        """What boxed() was called on. TypeError for anything else."""
-        if not isinstance(arg0, Boxed):
-            raise TypeError(f"unbox() takes what boxed() gave, got {type(arg0)}")
-        return arg0.work
 
     def _end(self, seconds: float | None) -> None:
         try:
@@ -211,13 +224,6 @@ class Receive(Message):
     def source_rank(self) -> int:
         self._end(None)
         return int(self._pending.result().source)
-
-
-class Boxed:
-    """An opaque box around a Work."""
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
 
 
 class Several:

@@ -20,6 +20,7 @@ from arraycomm.core.group.start import open_group
 from .. import debug
 from ..constants import default_pg_nccl_timeout
 from ..operations.methods import Operations, Timed, untimed
+from ..operations.work import Boxable
 from ..store import PrefixStore
 from . import backend as backends
 from . import devices, nccl
@@ -43,7 +44,7 @@ _OF_TORCHS_NCCL = {"TORCH_NCCL_BLOCKING_WAIT": _WAITING, "NCCL_BLOCKING_WAIT": _
                    "TORCH_NCCL_ASYNC_ERROR_HANDLING": _ERRORS}
 
 
-class ProcessGroup(Operations, Hooked, Members):
+class ProcessGroup(Operations, Hooked, Members, Boxable):
     """Ranks that communicate. Made by init_process_group() and new_group().
 
     A program's own class calls `super().__init__(rank, size)` and defines allreduce() and so on, as torch's documents have it;
@@ -230,29 +231,11 @@ class ProcessGroup(Operations, Hooked, Members):
             self.hooks.run_abort()
         self.core.abort("ProcessGroup.abort() was called")
 
-    def boxed(self) -> BoxedGroup:
-        """The group in a box; ProcessGroup.unbox() takes it out again."""
-        return BoxedGroup(self)
-
-    @staticmethod
-    def unbox(arg0: BoxedGroup) -> ProcessGroup:
-        """What boxed() was called on. TypeError for anything else."""
-        if not isinstance(arg0, BoxedGroup):
-            raise TypeError(f"unbox() takes what boxed() gave, got {type(arg0)}")
-        return arg0.group
-
     def get_group_store(self) -> PrefixStore:
         """A store of this group's own, in which its ranks can meet. ValueError when the world is closed."""
         if self.closed:
             raise ValueError(f"group {self.group_name!r} is closed, and its store with it")
         return PrefixStore(f"group/{self.core.name}", self.meeting.store)
-
-
-class BoxedGroup:
-    """A group as an opaque object."""
-
-    def __init__(self, group: ProcessGroup) -> None:
-        self.group = group
 
 
 def check_rank(rank: Any, size: int) -> int:
