@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
+from functools import partial
 
 from arraycomm.core.arrays.joined import joined, target
 from arraycomm.core.base.typed import Any
@@ -39,13 +40,10 @@ def reduce_all(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | 
     places, settles = zip(*(arguments.written("tensors", x) for x in xs), strict=True)
     arguments.same_dtype(*places, parts=True)
     reduction, *_ = [arguments.reduction("all_reduce", op, place.dtype) for place in places]  # it depends on op alone
-    core = pg.core
-
-    def one(x: Any, place: Any, settle: Any) -> Held:
-        return Held(lambda async_op: core.all_reduce(place, reduction, out=place, async_op=async_op), x, settle,
-                    (core, place, reduction))
-
-    return held.start_all(list(map(one, xs, arguments.in_parts(places), settles)), bool(async_op))
+    parts = arguments.in_parts(places)
+    waiting = [Held(partial(pg.core.all_reduce, place, reduction, out=place), x, settle, (pg.core, place, reduction))
+               for x, place, settle in zip(xs, parts, settles, strict=True)]
+    return held.start_all(waiting, bool(async_op))
 
 
 def all_gather_coalesced(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any],

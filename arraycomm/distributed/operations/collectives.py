@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 
 from arraycomm.core.arrays.buffer import Buffer
@@ -21,7 +22,7 @@ from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import member
 from . import arguments, held
 from .entry import current, entered
-from .held import Held, hold
+from .held import Held
 from .reduce_op import ReduceOp
 from .work import ENDED, Work, ended
 
@@ -52,14 +53,8 @@ def _all_reduce(tensor: Any, op: ReduceOp, group: ProcessGroup | None, async_op:
         return ended(ENDED, async_op, (tensor,))
     place, settle = arguments.written("tensor", tensor)
     reduction = arguments.reduction("all_reduce", op, place.dtype)
-    core = pg.core
-
-    def start(async_op: bool) -> Any:
-        return core.all_reduce(place, reduction, out=place, async_op=async_op)
-
-    if pg.collected is not None:
-        return hold(pg, Held(start, tensor, settle, (core, place, reduction)), async_op)
-    return ended(start(async_op), async_op, (tensor,), settle)
+    start = partial(pg.core.all_reduce, place, reduction, out=place)
+    return held.begin(pg, Held(start, tensor, settle, (pg.core, place, reduction)), async_op)
 
 
 def reduce(tensor: Any, dst: int | None = None, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
@@ -119,14 +114,8 @@ def _all_gather_single(output: Any, input: Any, group: ProcessGroup | None, asyn
     place, settle = arguments.written("output_tensor", output)
     arguments.same_dtype(source, place)
     _check_size("output_tensor", place, "input_tensor", source, pg.size())
-    core, to = pg.core, flat(place)
-
-    def start(async_op: bool) -> Any:
-        return core.all_gather(flat(source), out=to, async_op=async_op)
-
-    if pg.collected is not None:
-        return hold(pg, Held(start, output, settle), async_op)
-    return ended(start(async_op), async_op, (output,), settle)
+    start = partial(pg.core.all_gather, flat(source), out=flat(place))
+    return held.begin(pg, Held(start, output, settle), async_op)
 
 
 def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: ProcessGroup | None = None,
@@ -157,14 +146,8 @@ def _reduce_scatter_single(output: Any, input: Any, op: ReduceOp, group: Process
     arguments.same_dtype(source, place)
     _check_size("input", source, "output", place, pg.size())
     reduction = arguments.reduction("reduce_scatter_single", op, source.dtype)
-    core, to = pg.core, flat(place)
-
-    def start(async_op: bool) -> Any:
-        return core.reduce_scatter(flat(source), reduction, out=to, async_op=async_op)
-
-    if pg.collected is not None:
-        return hold(pg, Held(start, output, settle), async_op)
-    return ended(start(async_op), async_op, (output,), settle)
+    start = partial(pg.core.reduce_scatter, flat(source), reduction, out=flat(place))
+    return held.begin(pg, Held(start, output, settle), async_op)
 
 
 def reduce_scatter_tensor(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby, pairwise
 
+from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.joined import update
+from arraycomm.core.arrays.types import ReduceOp
 from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
+from arraycomm.core.group.group import Group
 
 from ..process_groups.process_group import ProcessGroup
 from .work import Several, Work, ended
-
-if TYPE_CHECKING:
-    from arraycomm.core.arrays.buffer import Buffer
-    from arraycomm.core.arrays.types import ReduceOp
-    from arraycomm.core.group.group import Group
 
 _SMALL = 1 << 16  # bytes: above, an operation of its own costs less than copying into a common one and back
 
 
 class Held(Record):
-    """One collective. start(async_op) runs it; settle() brings the result to where it belongs; reduces: an all_reduce's."""
+    """One collective. start(async_op=) runs it; settle() brings the result to where it belongs; reduces: an all_reduce's."""
 
-    start: Callable[[bool], Any]
+    start: Callable[..., Any]
     array: Any
     settle: Callable[[], Any] | None = None
     reduces: tuple[Group, Buffer, ReduceOp] | None = None
@@ -37,8 +36,10 @@ class HeldWork:
                          "the manager, after its `with` has ended")
 
 
-def hold(pg: ProcessGroup, held: Held, async_op: bool) -> Any:
-    assert pg.collected is not None  # asked by the caller
+def begin(pg: ProcessGroup, held: Held, async_op: bool) -> Any:
+    """What the call returns: of the operation, or, in a coalescing manager of the group, of one that has been held back."""
+    if pg.collected is None:
+        return ended(held.start(async_op=async_op), async_op, (held.array,), held.settle)
     pg.collected.append(held)
     return HeldWork() if async_op else None
 
@@ -66,7 +67,7 @@ def _start(waiting: Sequence[Held], async_op: bool) -> Work | None:
     for one in _combined(waiting):
         if one.settle is not None:
             settles.insert(0, one.settle)  # out of the common run first, then into strided arrays
-        pending.append(one.start(async_op))
+        pending.append(one.start(async_op=async_op))
 
     def settle() -> None:
         for step in settles:
@@ -118,4 +119,4 @@ def _as_one(held: Sequence[Held]) -> Held:
     assert held[0].reduces is not None  # what is grouped reduces
     core, _, reduction = held[0].reduces
     whole, spread = update([one.reduces[1] for one in held if one.reduces is not None])
-    return Held(lambda async_op: core.all_reduce(whole, reduction, out=whole, async_op=async_op), None, spread)
+    return Held(partial(core.all_reduce, whole, reduction, out=whole), None, spread)
