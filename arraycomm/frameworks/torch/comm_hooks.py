@@ -30,18 +30,6 @@ def allreduce_hook(state: Any, bucket: Bucket) -> Any:
     return _averaged(bucket.buffer(), state)
 
 
-def _compressed(dtype: torch.dtype) -> Hook:
-    def hook(state: Any, bucket: Bucket) -> Any:
-        buffer = bucket.buffer()
-        return _averaged(buffer.to(dtype), state).then(lambda future: buffer.copy_(future.value()[0]))
-
-    return hook
-
-
-fp16_compress_hook = _compressed(torch.float16)
-bf16_compress_hook = _compressed(torch.bfloat16)
-
-
 def _wrapper(dtype: torch.dtype) -> Callable[[Hook], Hook]:
     def wrap(hook: Hook) -> Hook:
         def compressed(state: Any, bucket: Bucket) -> Any:
@@ -60,6 +48,8 @@ def _one(value: Any) -> torch.Tensor:
 
 fp16_compress_wrapper = _wrapper(torch.float16)
 bf16_compress_wrapper = _wrapper(torch.bfloat16)
+fp16_compress_hook = fp16_compress_wrapper(allreduce_hook)
+bf16_compress_hook = bf16_compress_wrapper(allreduce_hook)
 
 
 class PowerSGDState:
