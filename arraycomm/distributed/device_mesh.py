@@ -8,21 +8,20 @@ A mesh, the meshes that indexing cuts from it and those that flattening adds sha
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from arraycomm.core.arrays.dlpack import pack, wrap
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
 from arraycomm.core.group.arguments import integer, template
 
 from .process_groups.grid import Axes, Grid, check_names, read_mesh
 from .process_groups.groups import get_rank, get_world_size
 from .process_groups.init import init_process_group, is_initialized
-
-if TYPE_CHECKING:
-    from .process_groups.process_group import ProcessGroup
+from .process_groups.process_group import ProcessGroup
 
 __all__ = ["DeviceMesh", "init_device_mesh"]
 
@@ -97,7 +96,7 @@ class DeviceMesh:
 
         RuntimeError for a part of a mesh, on a rank that is not in it.
         """
-        ranks = memoryview(array("i", self._grid.ranks_along(self._dims))).cast("B").cast("i", self.shape)
+        ranks = _in_shape(self._grid.ranks_along(self._dims), self.shape)
         like, torch = self._grid.template, sys.modules.get("torch")
         if like is None and torch is not None:
             like = torch.empty(0)
@@ -262,15 +261,12 @@ def init_device_mesh(device_type: str, mesh_shape: Sequence[int], *, mesh_dim_na
     if not all(length > 0 for length in shape):
         raise TypeError(f"mesh_shape must hold integers above 0, got {shape}")
     check_names(device_type, shape, mesh_dim_names)
-    ranks: Any = 0
-    step = 1
-    for length in reversed(shape):
-        ranks, step = [_shifted(ranks, i * step) for i in range(length)], step * length
+    ranks = _in_shape(range(math.prod(shape)), shape).tolist()
     return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, backend_override=backend_override)
 
 
-def _shifted(ranks: Any, by: int) -> Any:
-    return [_shifted(part, by) for part in ranks] if isinstance(ranks, list) else ranks + by
+def _in_shape(ranks: Iterable[int], shape: tuple[int, ...]) -> memoryview:
+    return memoryview(array("i", ranks)).cast("B").cast("i", shape)
 
 
 def _check_ranks(ranks: Sequence[int]) -> None:
