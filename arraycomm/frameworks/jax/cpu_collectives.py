@@ -38,8 +38,9 @@ from arraycomm.core.group.group import Group
 from arraycomm.core.group.start import open_group, seconds_of
 from arraycomm.core.interface import registry
 
-from . import handles, trampoline
+from . import trampoline
 from .errors import FOREIGN, report
+from .primitives import number
 
 _NAME = "jax"  # of its worlds
 _SOON = 10.0  # s for a thread that has nothing to wait for
@@ -78,7 +79,7 @@ class _Devices:
         if members != list(range(world.size)):
             world = world.subgroup(members, ",".join(map(str, members)))
         self._joined.append(world)
-        return handles.number(world, "cpu")
+        return number(world, "cpu")
 
     def lost(self) -> PeerLost | None:
         try:

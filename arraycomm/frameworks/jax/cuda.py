@@ -18,8 +18,7 @@ from arraycomm.core.gpu.runtime import runtime
 from arraycomm.core.group.group import Group
 from arraycomm.core.interface.kinds import KINDS
 
-from . import flight
-from .errors import report
+from .errors import enqueued, report
 
 _LEGACY = 1  # the default stream, as DLPack numbers it
 _groups: dict[int, weakref.ref[Group]] = {}  # by the numbers that programs know them by
@@ -100,7 +99,7 @@ def _carry_out(group: Group, asked: _Fields, source: int, target: int, stream: i
         _RUN[asked.kind](one)
     elif kind is not None:
         mover.collective(kind, src, dst, asked.op() if kind.reduces else None, asked.root, layout=asked.layout)
-    flight.enqueued(mover)
+    enqueued(mover)
 
 
 def _permute(one: _Enqueued) -> None:

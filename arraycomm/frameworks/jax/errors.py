@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -13,7 +15,7 @@ from arraycomm._engine import lib
 from arraycomm.core.base.errors import Aborted, CollectiveMismatch, CollectiveTimeout, DistError, PeerLost
 from arraycomm.core.group.group import Group
 
-from . import effect, flight
+from . import effect
 
 _KEPT = 64  # exceptions of programs whose results nobody has looked at yet
 _kept: dict[int, BaseException] = {}
@@ -21,6 +23,22 @@ _numbers = itertools.count(1)
 _places: dict[int, str] = {}
 FOREIGN = (jax.errors.JaxRuntimeError, ValueError)  # jaxlib raises ValueError where a program was dispatched without Python
 _pattern = re.compile(r"arraycomm error (\d+):")
+# On which a program has enqueued something since the last check: XLA does not learn that an operation failed after that.
+_movers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def enqueued(mover: Any) -> None:
+    """By a program, on a communicator that tells its failure (NCCL's)."""
+    if hasattr(mover, "failure"):
+        _movers.add(mover)
+
+
+def check() -> None:
+    """Raises the failure of an operation that was enqueued by a program which has ended by now: its results are not complete."""
+    while _movers:
+        failure = _movers.pop().failure
+        if failure is not None:
+            raise failure
 
 
 def place(number: int, group: Group) -> None:
@@ -80,7 +98,7 @@ def errors() -> Iterator[None]:
     """
     try:
         yield
-        flight.check()
+        check()
     except FOREIGN as error:
         raise_original(error)
 

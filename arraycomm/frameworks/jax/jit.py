@@ -17,8 +17,8 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from . import effect, flight
-from .errors import FOREIGN, raise_original
+from . import effect
+from .errors import FOREIGN, check, raise_original
 
 # A whole program: its collectives have tokens of their own, so the effect ends here. JAX carries tokens of effects from one
 # program to the next in Python, which takes longer than a small collective.
@@ -100,7 +100,7 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Callable[..
             effect.settle()
             result, end = compiled(*args, **kwargs)
             end.block_until_ready()
-            flight.check()
+            check()
         except FOREIGN as error:
             raise_original(error)
         return result

@@ -1,4 +1,4 @@
-"""One JAX primitive per operation: its result's shape, and how a compiled program calls the engine.
+"""One JAX primitive per operation: its result's shape, its vmap, and how a compiled program calls the engine.
 
 `x` is as the operation moves it: reduce_scatter and all_to_all cut a first dimension that is as long as the group, and
 all_gather's result has such a dimension more. reduce_parts reduces over such a dimension here.
@@ -11,22 +11,24 @@ import struct
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax._src.core import abstract_token, get_cur_mesh_sharding
 from jax._src.interpreters.mlir import full_like_aval
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
+from jax.interpreters import batching, mlir
 from jax.interpreters.mlir import ir
 
 from arraycomm._engine import ffi, lib
+from arraycomm.core.arrays.types import DeviceType
 from arraycomm.core.group import arguments, shapes
+from arraycomm.core.group.group import Group
 from arraycomm.core.interface.kinds import COLLECTIVES, KINDS
 
-from . import eager
+from . import cuda, eager, errors
 from .call import Call
 from .effect import EFFECT
-from .handles import number
 from .leaving import watch
 from .parts import reduce_in_order
 
@@ -59,7 +61,37 @@ def _abstract(*operands: Any, call: Call) -> tuple[Any, set[Any]]:
     return x.update(shape=_shape(x, call), weak_type=False, sharding=get_cur_mesh_sharding()), {EFFECT}
 
 
+def _batched(operands: Any, dims: Any, *, call: Call) -> tuple[Any, Any]:
+    """vmap: one operation moves the whole batch. The same vmap is to be around it on all ranks."""
+    (x,), (dim,) = operands, dims
+    primitive = PRIMITIVES[call.kind]
+    if call.kind == "all_gather":
+        return primitive.bind(x, call=call), dim + 1
+    if call.kind in _CUT:  # the first dimension is the one that is cut
+        result = primitive.bind(jnp.moveaxis(x, dim, 1), call=call)
+        return result, 1 if call.kind == "all_to_all" else 0
+    if call.kind == "send":
+        return primitive.bind(jnp.moveaxis(x, dim, 0), call=call), []
+    if call.kind == "recv":
+        return primitive.bind(jnp.moveaxis(x, dim, 0), call=call), 0
+    return primitive.bind(x, call=call), dim
+
+
 # ---- the call in a program ----
+
+lib.acomm_xla_report(id(errors.report))
+lib.acomm_xla_enqueuer(id(cuda.enqueue))
+
+
+def number(group: Group, platform: str) -> int:
+    """The group's number in programs for this platform of JAX's. TypeError where they cannot call it."""
+    shortcut = group._communicator.shortcut
+    if shortcut is None or (platform == "cpu" and DeviceType.CPU not in group._movers):
+        raise TypeError(f"backend {group.backend!r} cannot be called by compiled programs; call it outside jit")
+    found = int(shortcut.number(group))
+    errors.place(found, group)
+    cuda.know(found, group)
+    return found
 
 
 def _gives(call: Call) -> bool:
@@ -129,6 +161,8 @@ def _primitive(kind: str) -> Primitive:
     primitive.multiple_results = kind in _SILENT
     primitive.def_impl(lambda *operands, call: eager.run(operands[0] if operands else None, call))
     primitive.def_effectful_abstract_eval(_abstract)
+    if kind != "barrier":
+        batching.primitive_batchers[primitive] = _batched
     for platform in ("cpu", "cuda"):
         mlir.register_lowering(primitive, functools.partial(_lower, platform=platform), platform=platform)
     return primitive
