@@ -6,9 +6,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from arraycomm.core.base.command import add_version, command
+from arraycomm.core.base.command import command
 from arraycomm.launch import job
 from arraycomm.launch.environ import Place
 
@@ -82,16 +81,10 @@ def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="arraycomm.distributed.launch", description=main.__doc__, allow_abbrev=False)
 
-    def add(name: str, **settings: object) -> None:
-        names = [name, name[:2] + name[2:].replace("-", "_")]
-        parser.add_argument(*dict.fromkeys(names), **settings)  # type: ignore[arg-type]
-
+    add = job.add_common(parser)
     add("--nnodes", type=_nodes, default=1, metavar="N", help="number of nodes; start this on each")
     add("--nproc-per-node", type=job.nproc, default=1, metavar="N", help="ranks on this node; or cpu, gpu, auto")
     add("--node-rank", type=_whole, default=0, metavar="R", help="this node's number, from 0")
-    add("--master-addr", metavar="ADDRESS", help="address of node 0 (default: loopback, one node only)")
-    add("--master-port", type=job.port, default=0, metavar="PORT",
-        help=f"port of the store on node 0 (default: a free one; for several nodes {job.DEFAULT_PORT})")
     add("--use-env", action="store_true", help="do not pass --local-rank=R to the program, which reads LOCAL_RANK")
     add("--use-env=True", action="store_true", dest="use_env", help=argparse.SUPPRESS)  # as the documents write it
     add("--standalone", action="store_true", help="one node, any free port")
@@ -103,12 +96,8 @@ def _parser() -> argparse.ArgumentParser:
         help="start all ranks again when one fails, N times at most; one node")
     add("--monitor-interval", type=float, metavar="S", help="of no effect: ends of ranks are events here")
     add("--start-method", choices=("spawn", "fork", "forkserver"), help="of no effect: programs are started anew")
-    add("--log-dir", type=Path, metavar="DIR", help="also write each rank's output to DIR/rank-R.log")
-    add("--no-python", action="store_true", help="the program is started itself, not by Python")
     for names, instead in _REFUSED.items():
         parser.add_argument(*names.split(), action=_Refused, nargs="?", const=instead, help=argparse.SUPPRESS)
-    add_version(parser)
-    parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module's name")
     parser.add_argument("program", metavar="training_script", help="script, module or program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
     parser.set_defaults(prefix=False, keep_going=False)

@@ -9,11 +9,12 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
 
+from ..core.base.command import add_version
 from ..core.base.errors import DistError
 from . import inherited
 from .environ import Place, enough_for_xla
@@ -61,6 +62,22 @@ def port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
     return int(text)
+
+
+def add_common(parser: argparse.ArgumentParser) -> Callable[..., None]:
+    """The options of both launchers; gives the function by which each adds its own, which can be spelled with underscores too."""
+    def add(name: str, *short: str, **settings: object) -> None:
+        names = [*short, name, name[:2] + name[2:].replace("-", "_")]
+        parser.add_argument(*dict.fromkeys(names), **settings)  # type: ignore[arg-type]
+
+    add("--master-addr", metavar="ADDRESS", help="address of node 0 (default: loopback, one node only)")
+    add("--master-port", type=port, default=0, metavar="PORT",
+        help=f"port of the store on node 0 (default: a free one; for several nodes {DEFAULT_PORT})")
+    add("--log-dir", type=Path, metavar="DIR", help="also write each rank's output to DIR/rank-R.log")
+    add("--no-python", action="store_true", help="the program is started itself, not by Python")
+    add_version(parser)
+    parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module's name")
+    return add
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
