@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
 
 from .operations.objects import all_gather_object, broadcast_object_list
 from .process_groups.groups import get_world_size
-
-if TYPE_CHECKING:
-    from .process_groups.process_group import ProcessGroup
+from .process_groups.process_group import ProcessGroup
 
 __all__ = ["SyncPayload", "all_gather", "all_gather_object_enforce_type", "broadcast"]
 

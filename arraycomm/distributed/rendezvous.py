@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap import store as core
 from arraycomm.core.bootstrap.environment import hosted, hosted_by_torch, number
 from arraycomm.core.bootstrap.store.torch import TorchStore
 
@@ -14,11 +15,8 @@ from .process_groups.world import default_pg_timeout
 from .store import FileStore, PrefixStore
 from .tcp_store import TCPStore
 
-if TYPE_CHECKING:
-    from arraycomm.core.bootstrap import store as core
-
-    Place = tuple[core.Store, int, int]
-    Handler = Callable[..., Iterator[Place]]
+Place = tuple[core.Store, int, int]
+Handler = Callable[..., Iterator[Place]]
 
 _OWN = ("rank", "world_size")
 

@@ -9,11 +9,9 @@ import contextlib
 import os
 import socket
 import struct
+from collections.abc import Iterator
 
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from arraycomm.core.base.typed import Any
 
 _SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP
 _DONE, _ERROR = 3, 2  # NLMSG_DONE, NLMSG_ERROR

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
 
-if TYPE_CHECKING:
-    Event = dict[str, Any]
-    Channel = tuple[str, int, int, int]  # group, sender and receiver by their ranks in the world, tag
+Event = dict[str, Any]
+Channel = tuple[str, int, int, int]  # group, sender and receiver by their ranks in the world, tag
 
 _SENDS, _RECEIVES = ("send", "isend"), ("recv", "irecv")
 _REFUSED = ("ValueError", "TypeError")  # before anything was sent

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+
+from arraycomm.core.base.typed import Any
 
 from .board import BUCKETS
+from .report import Report
 from .verdict import SILENCE, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from .report import Report
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
+from arraycomm._engine import Flight
 from arraycomm.core.arrays.types import ReduceOp
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
-from arraycomm.core.diagnostics.flight import Recording
+from arraycomm.core.base.typed import Any
+from arraycomm.core.diagnostics.flight import Recording, Traits
 from arraycomm.core.diagnostics.watch import attach, detach
 from arraycomm.core.group.group import Group
 
 from .board import CLOSED, GROUPS, LINKS, Board
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from arraycomm._engine import Flight
-    from arraycomm.core.diagnostics.flight import Traits
 
 _ERROR_LENGTH = 300
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
 from arraycomm.core.interface.kinds import RECORDED
 
 from .board import ERROR_SHIFT, FAILED, OPERATION_SHIFT
 
-if TYPE_CHECKING:
-    Report = dict[str, Any]
+Report = dict[str, Any]
 
 INTERVAL = 0.5  # s between reports
 FIELDS = {"rank", "count", "time", "host", "pid", "ended", "process", "groups", "open", "last", "counts", "links", "connections"}

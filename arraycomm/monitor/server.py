@@ -17,24 +17,20 @@ import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from arraycomm.core.base.errors import DistError
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.address import loopback_address
 from arraycomm.core.bootstrap.store import TCPStore
 
 from .dumps import Dumps
 from .metrics import CONTENT_TYPE, exposition
-from .report import FIELDS, INTERVAL, STACKS, WATCHED, no_stacks
+from .report import FIELDS, INTERVAL, STACKS, WATCHED, Report, no_stacks
 from .verdict import SILENCE, judge
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    from .report import Report
-
-    _Kind = TypeVar("_Kind")
+_Kind = TypeVar("_Kind")
 
 _PAGE = Path(__file__).with_name("page.html")
 _HOSTS = {"127.0.0.1", "localhost", "[::1]"}  # any port: an ssh tunnel has its own at this end

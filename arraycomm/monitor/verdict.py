@@ -7,10 +7,9 @@ needs a message's other side. Who is waited for and waits for nobody is the caus
 from __future__ import annotations
 
 from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
 
-if TYPE_CHECKING:
-    from .report import Report
+from .report import Report
 
 PATIENCE = 1.0  # s in an operation before it counts as waiting
 SILENCE = 10.0  # s without a report before a rank counts as lost

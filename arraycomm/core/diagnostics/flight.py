@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from arraycomm._engine import Flight, FlightEntry, TraceFile
 
-    Traits = tuple[str, tuple[int, ...], int]
-
+Traits = tuple[str, tuple[int, ...], int]
 _NUMBERS = {name: number for number, name in enumerate(RECORDED)}
 _RUNNING, _ASYNCHRONOUS = range(2)  # states of an entry
 

@@ -11,18 +11,16 @@ from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.dlpack import overlaps, pack, resolve, resolve_out, wrap
 from arraycomm.core.arrays.joined import duplicate
 from arraycomm.core.arrays.types import DeviceType, DType
+from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
 from arraycomm.core.base.errors import ImmutableOutput, StridedOutput
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
 from arraycomm.core.group import arguments as core_arguments
 
 from ..process_groups import devices
 from ..process_groups.process_group import ProcessGroup
 from .reduce_op import RedOpType, ReduceOp, _make_nccl_premul_sum, supports_complex
 
-if TYPE_CHECKING:
-    from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
-
-    Settle = Callable[[], Any] | None
+Settle = Callable[[], Any] | None
 
 _PARTS: dict[int, int] = {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}
 _ARRAY = "torch.Tensor, numpy.ndarray or another array that speaks DLPack"

@@ -7,14 +7,12 @@ from functools import partial
 from itertools import chain
 
 from arraycomm.core.base.errors import CollectiveMismatch
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
 from arraycomm.core.group.exchange import gather_integers
 from arraycomm.core.interface.kinds import COLLECTIVES
 
+from ..process_groups.process_group import ProcessGroup
 from .work import Several, Work
-
-if TYPE_CHECKING:
-    from ..process_groups.process_group import ProcessGroup
 
 _BEGINS = COLLECTIVES | {"isend", "irecv"}
 

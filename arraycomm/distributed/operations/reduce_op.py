@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import warnings
 
+from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
 from arraycomm.core.arrays.types import premul_sum
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
+from arraycomm.core.base.typed import Any
 
 # By torch's numbers. The core's names of them.
 _NAMES = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max", "BAND": "band", "BOR": "bor",

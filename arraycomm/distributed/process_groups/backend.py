@@ -9,13 +9,11 @@ from collections.abc import Callable
 from arraycomm.core.arrays.types import DEVICE_TYPES
 from arraycomm.core.base.errors import DistBackendError
 from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
 from arraycomm.core.interface import registry
+from arraycomm.core.interface.backend import Backend as Engine
 
 from . import devices as known_devices
-
-if TYPE_CHECKING:
-    from arraycomm.core.interface.backend import Backend as Engine
 
 # Our name for what torch calls so; other names are the same in the core's registry.
 _ENGINES = {"gloo": "socket"}

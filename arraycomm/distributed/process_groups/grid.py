@@ -6,13 +6,11 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
 
 from .groups import agree, new_group
+from .process_group import ProcessGroup
 from .world import default_group, state
-
-if TYPE_CHECKING:
-    from .process_group import ProcessGroup
 
 Axes = tuple[int, ...]
 _ROWS = (list, tuple, range)

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 from arraycomm.core.base.printable import numbered
 from arraycomm.core.base.threads import finish
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
-from arraycomm.core.bootstrap.rendezvous import rendezvous
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap.rendezvous import Rendezvous, rendezvous
 
 from ..rendezvous import place
 from . import backend as backends
@@ -18,9 +18,6 @@ from .backend import Backend, BackendConfig
 from .groups import agree
 from .process_group import ProcessGroup, check_ranks, open_world, part_of, seconds_of
 from .world import NOT_INITIALIZED, is_outside, resolve, state
-
-if TYPE_CHECKING:
-    from arraycomm.core.bootstrap.rendezvous import Rendezvous
 
 
 def is_available() -> bool:

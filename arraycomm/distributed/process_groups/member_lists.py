@@ -13,12 +13,8 @@ from collections.abc import Sequence
 from arraycomm.core.base.digest import sha256
 from arraycomm.core.base.errors import PeerLost
 from arraycomm.core.base.printable import printable
-from arraycomm.core.base.typed import TYPE_CHECKING
 from arraycomm.core.bootstrap.gathering import MEET, Gathering, agreed, signed
-from arraycomm.core.bootstrap.store import PrefixStore
-
-if TYPE_CHECKING:
-    from arraycomm.core.bootstrap.store import Store
+from arraycomm.core.bootstrap.store import PrefixStore, Store
 
 _SHOWN = 16  # handles of a list in an error
 

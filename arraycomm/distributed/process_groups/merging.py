@@ -11,11 +11,8 @@ import time
 from datetime import timedelta
 
 from arraycomm.core.base.errors import DistStoreError
-from arraycomm.core.base.typed import TYPE_CHECKING
 from arraycomm.core.bootstrap.gathering import agreed, signed
-
-if TYPE_CHECKING:
-    from arraycomm.core.bootstrap.store import Store
+from arraycomm.core.bootstrap.store import Store
 
 _WHOLE, _OVER = b"whole", b"over"
 

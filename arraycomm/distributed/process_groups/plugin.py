@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from arraycomm.core.arrays.types import DEVICE_TYPES
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
+from arraycomm.core.bootstrap.rendezvous import Rendezvous
+from arraycomm.core.interface.backend import Communicator
 
 from .backend import Backend, Plugin
 from .derived import DerivedCommunicator
-
-if TYPE_CHECKING:
-    from arraycomm.core.bootstrap.rendezvous import Rendezvous
-    from arraycomm.core.interface.backend import Communicator
 
 _NEEDED = ("rank", "size", "name", "closed", "close", "abort", "check_peers")  # what Group uses beside the operations
 

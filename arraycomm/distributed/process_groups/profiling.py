@@ -20,19 +20,17 @@ from contextlib import contextmanager
 from arraycomm._engine import lib
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.base.typed import Any
 from arraycomm.core.diagnostics.watch import Call, Watched, Watcher, attach, detach
+from arraycomm.core.group.group import Group
 from arraycomm.core.interface.kinds import KINDS
 
 from ..operations.methods import untimed
 from . import devices, options
+from .backend import BackendConfig
+from .process_group import ProcessGroup
 from .world import state
 
-if TYPE_CHECKING:
-    from arraycomm.core.group.group import Group
-
-    from .backend import BackendConfig
-    from .process_group import ProcessGroup
 
 def follow(group: ProcessGroup, function: str) -> None:
     """Labels the group's operations while the profiler runs; this thread's next ones are of this function."""
