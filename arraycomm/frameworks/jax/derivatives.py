@@ -14,7 +14,7 @@ from jax.interpreters import ad
 from arraycomm.core.arrays.types import OPS
 from arraycomm.core.interface.kinds import KINDS
 
-from .call import Call
+from .eager import Call
 from .primitives import PRIMITIVES, bind
 
 _LINEAR = ("sum", "avg", "premul_sum")

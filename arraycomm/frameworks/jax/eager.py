@@ -1,24 +1,39 @@
-"""Operations outside compiled programs: the group's own methods, in order with the programs that are under way."""
+"""Operations outside compiled programs: the group's own methods, in order with the programs that are under way. And the
+reduction of parts that lie one after the other by XLA: for devices, where the engine cannot reach them."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from arraycomm._engine import lib
 from arraycomm.core.arrays.dlpack import allocate, resolve, wrap
-from arraycomm.core.arrays.types import DeviceType
+from arraycomm.core.arrays.types import OPS, DeviceType, ReduceOp
 from arraycomm.core.base.errors import DistError
+from arraycomm.core.group.group import Group
+from arraycomm.core.group.local import reduce_into
 from arraycomm.core.interface.kinds import KINDS
 
 from . import effect, errors
-from .call import Call
-from .parts import reduce_in_order
 
-_by_xla = jax.jit(reduce_in_order, static_argnames="call")
+
+class Call(NamedTuple):
+    """What an operation is told besides its array. A part of compiled programs' keys, so it can be hashed and compared.
+
+    root: of a permutation the rank that is sent to; of a message the peer. source: of a permutation. -1: none. derived: of a
+    derivative.
+    """
+
+    kind: str
+    group: Group
+    op: ReduceOp = OPS["sum"]
+    root: int = -1
+    source: int = -1
+    tag: int = 0
+    derived: bool = False
 
 
 def merged(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -46,14 +61,6 @@ def _reduce(group: Any, x: Any, call: Call) -> Any:
     return jnp.zeros_like(x) if result is None else result
 
 
-def _reduce_scatter(group: Any, x: Any, call: Call) -> Any:
-    return group.reduce_scatter(x.reshape(merged(x.shape)), call.op).reshape(x.shape[1:])
-
-
-def _all_to_all(group: Any, x: Any, call: Call) -> Any:
-    return group.all_to_all(x.reshape(merged(x.shape))).reshape(x.shape)
-
-
 def _permute(group: Any, x: Any, call: Call) -> Any:
     sent = group.isend(x, call.root, call.tag) if call.root >= 0 else None
     result = group.recv(call.source, call.tag, like=x).array if call.source >= 0 else jnp.zeros_like(x)
@@ -68,31 +75,49 @@ def _reduce_parts(group: Any, x: Any, call: Call) -> Any:
     if src.device_type != DeviceType.CPU:
         return _by_xla(x, call=call)
     out = allocate(tuple(x.shape[1:]), src.dtype)
-    addresses = [src.address + i * out.nbytes for i in range(group.size)]
-    code = lib.acomm_reduce_local(out.address, addresses, group.size, out.count, src.dtype, call.op.code, call.op.factor)
-    assert code == 0, code  # operation and dtype have been checked
+    reduce_into(out, [src.part(i * out.count, out.shape) for i in range(group.size)], call.op)
     return wrap(out, x)
-
-
-def _send(group: Any, x: Any, call: Call) -> list[Any]:
-    group.send(x, call.root, call.tag)
-    return []
-
-
-def _barrier(group: Any, x: Any, call: Call) -> list[Any]:
-    group.barrier()
-    return []
 
 
 _RUN: dict[str, Callable[[Any, Any, Call], jax.Array | list[Any]]] = {
     "reduce": _reduce,
     "broadcast": lambda group, x, call: group.broadcast(x, call.root),
     "all_gather": lambda group, x, call: group.all_gather(x, form="stack"),
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
+    "reduce_scatter": lambda group, x, call: group.reduce_scatter(x.reshape(merged(x.shape)), call.op).reshape(x.shape[1:]),
+    "all_to_all": lambda group, x, call: group.all_to_all(x.reshape(merged(x.shape))).reshape(x.shape),
     "permute": _permute,
     "reduce_parts": _reduce_parts,
-    "send": _send,
+    "send": lambda group, x, call: group.send(x, call.root, call.tag) or [],
     "recv": lambda group, x, call: group.recv(None if call.root < 0 else call.root, call.tag, like=x).array,
-    "barrier": _barrier,
+    "barrier": lambda group, x, call: group.barrier() or [],
 }
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": jax.lax.add, "avg": jax.lax.add, "premul_sum": jax.lax.add, "product": jax.lax.mul, "min": jax.lax.min,
+    "max": jax.lax.max, "band": jax.lax.bitwise_and, "bor": jax.lax.bitwise_or, "bxor": jax.lax.bitwise_xor}
+_BOOL = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}
+
+
+def reduce_in_order(x: Any, *, call: Call) -> Any:
+    """Over the first dimension. Narrow floats are accumulated in float32, as the engine does."""
+    op, wide = call.op, _wide(x.dtype)
+    name = _BOOL.get(op.name, op.name) if x.dtype == jnp.bool_ else op.name
+    total = functools.reduce(_COMBINE[name], [_scaled(part.astype(wide), op) for part in x])
+    if name == "avg":
+        total = jax.lax.div(total, jnp.full_like(total, len(x)))
+    return total.astype(x.dtype)
+
+
+def _wide(dtype: Any) -> Any:
+    narrow = dtype.itemsize < 4 and dtype != jnp.bool_
+    return jnp.float32 if narrow and jnp.issubdtype(dtype, jnp.floating) else dtype
+
+
+def _scaled(part: Any, op: ReduceOp) -> Any:
+    if op.name != "premul_sum":
+        return part
+    if not jnp.issubdtype(part.dtype, jnp.inexact) and not op.factor.is_integer():
+        raise TypeError(f"{op} of {part.dtype} is not computed on a GPU: take a whole number, or floats")
+    return part * jnp.asarray(op.factor, part.dtype)
+
+
+_by_xla = jax.jit(reduce_in_order, static_argnames="call")

@@ -16,7 +16,7 @@ from arraycomm.core.group import arguments, shapes
 from arraycomm.core.group.group import Group
 
 from . import eager
-from .call import Call
+from .eager import Call
 from .primitives import bind
 
 _UNEVEN = "parts are even here: pad x, or call the Group's own method outside of programs, which takes counts"

@@ -27,10 +27,9 @@ from arraycomm.core.group.group import Group
 from arraycomm.core.interface.kinds import COLLECTIVES, KINDS
 
 from . import cuda, eager, errors
-from .call import Call
+from .eager import Call, reduce_in_order
 from .effect import EFFECT
 from .leaving import watch
-from .parts import reduce_in_order
 
 _TARGET = "arraycomm_call"
 _KINDS = {kind.name: kind.number for kind in KINDS.values() if not kind.rooted or not (kind.cuts or kind.joins)}
