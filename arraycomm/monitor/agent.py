@@ -24,10 +24,8 @@ from arraycomm.core.base.errors import DistError
 from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.store import TCPStore
 
-from .board import CLOSED, EXITED, STOPPED, Board
-from .connections import connections
-from .process import Process
-from .report import INTERVAL, STACKS, WATCHED, describe, no_stacks
+from .board import CLOSED, EXITED, INTERVAL, STACKS, STOPPED, WATCHED, Board, describe, no_stacks
+from .process import Process, connections
 from .stacks import ask
 
 _TIMEOUT = timedelta(seconds=30)

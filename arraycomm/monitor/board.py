@@ -9,6 +9,8 @@ hangs, is stopped or has died. Six parts, all of 64-bit words but the last:
     links      bytes sent by messages, of each pair of a group and a rank in it
     records    the flight recorder: the last operations, a ring
     texts      lines of JSON that are only ever added: groups, kinds of operations, errors
+
+And what the agent makes of it for the server (server.py): a report.
 """
 
 from __future__ import annotations
@@ -34,6 +36,11 @@ _COUNT = 4 + BUCKETS  # words of one operation and class
 RECORD = struct.Struct("=8Q")  # number from 1, begun, ended (ns; 0: not yet), kind, group, sequence, bytes, state and operation
 _PID, _END, _TEXTS = range(3)
 _HEAD = 8
+
+Report = dict[str, Any]  # what the agent tells the server, through a store
+INTERVAL = 0.5  # s between reports
+FIELDS = {"rank", "count", "time", "host", "pid", "ended", "process", "groups", "open", "last", "counts", "links", "connections"}
+STACKS, WATCHED = "ask/stacks", "ask/records"  # counters in the store that the server raises when somebody wants them
 
 
 class Board:
@@ -113,3 +120,23 @@ class Board:
         data, again = (self.memory[self.records : self.texts] for _ in range(2))
         pairs = zip(RECORD.iter_unpack(data), RECORD.iter_unpack(again), strict=True)
         return sorted(first for first, second in pairs if first[0] and first == second)
+
+
+def no_stacks(ended: str) -> str:
+    """Of a rank that has ended so, as a report says it."""
+    return "No stacks: the rank " + ("is no longer recorded." if ended == "unrecorded" else f"has {ended}.")
+
+
+def describe(record: tuple[int, ...], texts: list[dict[str, Any]], groups: dict[int, dict[str, Any]], now: int) -> dict[str, Any]:
+    """What a record says, for the report. now: nanoseconds on the rank's clock."""
+    number, begun, ended, kind, row, sequence, nbytes, what = record
+    state = what & 0xFF
+    about = {"number": number, "name": RECORDED[what >> OPERATION_SHIFT & 0xFF], "group": groups[row]["group"], "bytes": nbytes,
+             "state": ("running", "asynchronous", "done", "failed")[state], "age": (now - begun) / 1e9, **texts[kind]}
+    if sequence:
+        about["sequence"] = sequence
+    if ended:
+        about["seconds"], about["ended"] = (ended - begun) / 1e9, (now - ended) / 1e9
+    if state == FAILED:
+        about["error"] = texts[what >> ERROR_SHIFT].get("error", "an error whose text found no room")
+    return about

@@ -17,7 +17,7 @@ from arraycomm.core.base.errors import DistError
 from arraycomm.core.base.log import log
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
-from .report import INTERVAL
+from .board import INTERVAL
 
 if TYPE_CHECKING:
     from .server import Server

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from arraycomm.core.base.typed import Any
 
-from .board import BUCKETS
-from .report import Report
+from .board import BUCKETS, Report
 from .verdict import SILENCE, Verdict
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

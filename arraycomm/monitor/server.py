@@ -25,9 +25,9 @@ from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.address import loopback_address
 from arraycomm.core.bootstrap.store import TCPStore
 
+from .board import FIELDS, INTERVAL, STACKS, WATCHED, Report, no_stacks
 from .dumps import Dumps
 from .metrics import CONTENT_TYPE, exposition
-from .report import FIELDS, INTERVAL, STACKS, WATCHED, Report, no_stacks
 from .verdict import SILENCE, judge
 
 _Kind = TypeVar("_Kind")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from arraycomm.core.base.record import Record
 from arraycomm.core.base.typed import Any
 
-from .report import Report
+from .board import Report
 
 PATIENCE = 1.0  # s in an operation before it counts as waiting
 SILENCE = 10.0  # s without a report before a rank counts as lost

@@ -19,9 +19,8 @@ from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.core.diagnostics.watch import attach, detach
 from arraycomm.debug import start_debug_server
 from arraycomm.monitor.agent import Agent
-from arraycomm.monitor.board import Board
+from arraycomm.monitor.board import STACKS, WATCHED, Board
 from arraycomm.monitor.recorder import Recorder
-from arraycomm.monitor.report import STACKS, WATCHED
 
 from .jobs import until
 

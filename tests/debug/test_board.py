@@ -23,7 +23,6 @@ from arraycomm.core.interface.kinds import RECORDED
 from arraycomm.monitor import board as boards
 from arraycomm.monitor.board import BUCKETS, CLASSES, DONE, ERROR_SHIFT, FAILED, OPERATION_SHIFT, RECORDS, TEXT_BYTES, Board
 from arraycomm.monitor.recorder import Recorder
-from arraycomm.monitor.report import describe
 
 from .jobs import until
 
@@ -116,7 +115,7 @@ def test_what_is_under_way_is_not_overwritten() -> None:
         group.barrier()
     records = board.read_records()
     texts = board.read_texts()
-    about = describe(records[0], texts, {0: texts[1]}, records[0][1])
+    about = boards.describe(records[0], texts, {0: texts[1]}, records[0][1])
     assert len(records) == RECORDS and records[-1][0] == 2 * RECORDS + 3  # two numbers were passed over
     assert (about["number"], about["name"], about["state"], about["bytes"]) == (1, "irecv", "asynchronous", 8)
     group.send(bytearray(8), 0)
@@ -204,7 +203,7 @@ def seen(board: Board) -> dict[str, Any]:
     """All that does not depend on time, or on which texts came first."""
     texts = [{name: re.sub(r"after [0-9.]+ s", "after a while", value) if isinstance(value, str) else value
               for name, value in text.items()} for text in board.read_texts()]  # an error tells how long its operation took
-    records = [describe(record, texts, {0: texts[1]}, 0) for record in board.read_records()]
+    records = [boards.describe(record, texts, {0: texts[1]}, 0) for record in board.read_records()]
     times = ("age", "seconds", "ended")
     return {"records": [{name: value for name, value in record.items() if name not in times} for record in records],
             "counts": [{**count, "ns": 0, "buckets": sum(count["buckets"].values())} for count in board.read_counts()],
