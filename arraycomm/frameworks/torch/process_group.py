@@ -9,12 +9,15 @@ from __future__ import annotations
 import functools
 import sys
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from arraycomm.core.base.log import log
 from arraycomm.core.interface.kinds import COLLECTIVES
 from arraycomm.distributed.operations.methods import Operations
 from arraycomm.distributed.operations.work import ENDED
@@ -22,8 +25,36 @@ from arraycomm.distributed.operations.work import Work as FacadeWork
 from arraycomm.distributed.process_groups import options
 from arraycomm.distributed.process_groups.process_group import ProcessGroup as FacadeGroup
 
-from .uncompiled import keep_uncompiled
 from .work import Futures, Work
+
+
+def _marker() -> Callable[[CodeType], None] | None:
+    """What marks code as to be run as it is. None, with a warning, where torch names that otherwise: it may."""
+    try:
+        from torch._C._dynamo import eval_frame
+
+        skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+        mark = eval_frame.set_code_exec_strategy
+    except (ImportError, AttributeError) as error:
+        log().warning("torch %s keeps its compiler out of code in another way (%s): a compiled DistributedDataParallel may fail "
+                      "over backend 'arraycomm'", torch.__version__, error)
+        return None
+    return lambda code: mark(code, skip)
+
+
+_MARK = _marker()
+
+
+def keep_uncompiled(cls: type) -> type:
+    """The class, whose methods, and what they call, run as they are: in a compiled DistributedDataParallel, which calls them from
+    C++, torch.compile would trace them, and fail. By the code's mark, which costs a call nothing; torch.compiler.disable would
+    load torch's compiler."""
+    for value in vars(cls).values():
+        function = value.fget if isinstance(value, property) else value
+        if _MARK is not None and isinstance(function, FunctionType):
+            _MARK(function.__code__)
+    return cls
+
 
 _OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUCT: "product", dist.ReduceOp.MIN: "min",
         dist.ReduceOp.MAX: "max"}  # what needs no look at the dtype

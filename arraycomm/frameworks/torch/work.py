@@ -12,7 +12,7 @@ import torch
 import torch.distributed
 
 from arraycomm.core.base import threads
-from arraycomm.distributed.operations.streams import followed
+from arraycomm.distributed.future import followed
 from arraycomm.distributed.operations.work import Work as FacadeWork
 
 _NO_LIMIT = timedelta(0)

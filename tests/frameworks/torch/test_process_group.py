@@ -26,11 +26,11 @@ def test_a_torch_that_marks_code_otherwise(monkeypatch: pytest.MonkeyPatch) -> N
     """Only compiled programs need the mark: for all others the back end goes on, with a warning."""
     from torch._C._dynamo import eval_frame
 
-    from arraycomm.frameworks.torch import uncompiled
+    from arraycomm.frameworks.torch import process_group
 
     monkeypatch.delattr(eval_frame, "set_code_exec_strategy")
     with logged() as lines:
-        assert uncompiled._marker() is None
+        assert process_group._marker() is None
     assert len(lines) == 1 and "a compiled DistributedDataParallel may fail" in lines[0], lines
 
 
