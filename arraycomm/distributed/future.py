@@ -1,10 +1,12 @@
-"""Future: what Work.get_future() gives in a process without torch, with the methods of torch.futures.Future."""
+"""Future: what Work.get_future() gives in a process without torch, with the methods of torch.futures.Future. followed(): the
+streams of a future's callbacks, of whatever kind it is."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from arraycomm.core.base.log import log
 from arraycomm.core.base.typed import Any
@@ -94,3 +96,22 @@ def new_future() -> Any:
     """torch's own where torch is loaded: programs hand it to torch."""
     torch = sys.modules.get("torch.futures")
     return Future() if torch is None else torch.Future()
+
+
+def followed(complete: Callable[[], object]) -> Callable[[], None]:
+    """complete(), for another thread: its current device and streams are the caller's then, of torch where it has used a GPU, of
+    CuPy where it is loaded and there is one."""
+    contexts: list[Any] = []
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and torch.cuda.is_initialized():
+        contexts.append(torch.cuda.stream(torch.cuda.current_stream()))
+    if cupy is not None and cupy.cuda.is_available():
+        contexts += [cupy.cuda.Device(), cupy.cuda.get_current_stream()]
+
+    def run() -> None:
+        with ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context)
+            complete()
+
+    return run

@@ -14,7 +14,7 @@ from arraycomm.core.bootstrap import ends
 from arraycomm.core.bootstrap.gathering import MEET, Gathering, sign
 from arraycomm.core.bootstrap.rendezvous import rendezvous
 from arraycomm.core.bootstrap.store import HashStore
-from arraycomm.distributed.process_groups import groups, merging
+from arraycomm.distributed.process_groups import groups, members
 from arraycomm.distributed.process_groups.member_lists import MemberList
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
@@ -52,7 +52,7 @@ def _backend(store: HashStore) -> None:
 CASES: dict[str, tuple[str, bytes, str, Callable[..., object]]] = {  # key, content, what it is about, who reads it
     "agree": ("agree/world/7/what", b"another split", "what the ranks of group '0' ask for, number 7", _agree),
     "claim": ("claim/b", b"name\0b", "claim/b of reconfigure() with uuid 5", lambda store: _member_list(store).meet(20)),
-    "merge": ("merge/0 of 2/said", b"whole", "the end of merge/0 of 2", lambda store: merging.join(store, 2, 1, 20, SECRET)),
+    "merge": ("merge/0 of 2/said", b"whole", "the end of merge/0 of 2", lambda store: members.join(store, 2, 1, 20, SECRET)),
     "end": ("arraycomm-launch/ended/1", b"2\0here\0it was killed", "the launcher's note of the end of rank 1", _note),
     "refused": ("arraycomm-launch/refused", b"node 1 was refused", "a launcher's note of a refused node", _note),
     "backend": ("arraycomm/0/world/1/backend", b"nccl\0001", "the backend of 2 ranks", _backend),

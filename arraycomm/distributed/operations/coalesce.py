@@ -12,9 +12,8 @@ from arraycomm.core.base.typed import Any
 
 from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import resolve
-from . import arguments, held
-from .entry import entered
-from .held import Held
+from . import arguments
+from .entry import Held, entered, run_held, start_all
 from .reduce_op import ReduceOp
 from .work import Work, ended
 
@@ -43,7 +42,7 @@ def reduce_all(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | 
     parts = arguments.in_parts(places)
     waiting = [Held(partial(pg.core.all_reduce, place, reduction, out=place), x, settle, (pg.core, place, reduction))
                for x, place, settle in zip(xs, parts, settles, strict=True)]
-    return held.start_all(waiting, bool(async_op))
+    return start_all(waiting, bool(async_op))
 
 
 def all_gather_coalesced(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any],
@@ -127,6 +126,6 @@ def _coalescing_manager(group: ProcessGroup | None = None, device: Any = None,
     pg.hold([])
     try:
         yield manager
-        manager.append(held.run(pg, async_ops))
+        manager.append(run_held(pg, async_ops))
     finally:
         pg.hold(None)

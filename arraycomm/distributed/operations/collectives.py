@@ -20,9 +20,8 @@ from arraycomm.core.group.shapes import row
 
 from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import member
-from . import arguments, held
-from .entry import current, entered
-from .held import Held
+from . import arguments
+from .entry import Held, begin, current, entered, run_held
 from .reduce_op import ReduceOp
 from .work import ENDED, Work, ended
 
@@ -48,13 +47,13 @@ def _all_reduce(tensor: Any, op: ReduceOp, group: ProcessGroup | None, async_op:
         return None
     if getattr(tensor, "is_sparse", False):  # torch's
         if pg.collected:
-            held.run(pg, False)
+            run_held(pg)
         import_module("arraycomm.frameworks.torch.sparse").all_reduce_in_place(pg, tensor, arguments.known(op).op.name)
         return ended(ENDED, async_op, (tensor,))
     place, settle = arguments.written("tensor", tensor)
     reduction = arguments.reduction("all_reduce", op, place.dtype)
     start = partial(pg.core.all_reduce, place, reduction, out=place)
-    return held.begin(pg, Held(start, tensor, settle, (pg.core, place, reduction)), async_op)
+    return begin(pg, Held(start, tensor, settle, (pg.core, place, reduction)), async_op)
 
 
 def reduce(tensor: Any, dst: int | None = None, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
@@ -115,7 +114,7 @@ def _all_gather_single(output: Any, input: Any, group: ProcessGroup | None, asyn
     arguments.same_dtype(source, place)
     _check_size("output_tensor", place, "input_tensor", source, pg.size())
     start = partial(pg.core.all_gather, flat(source), out=flat(place))
-    return held.begin(pg, Held(start, output, settle), async_op)
+    return begin(pg, Held(start, output, settle), async_op)
 
 
 def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: ProcessGroup | None = None,
@@ -147,7 +146,7 @@ def _reduce_scatter_single(output: Any, input: Any, op: ReduceOp, group: Process
     _check_size("input", source, "output", place, pg.size())
     reduction = arguments.reduction("reduce_scatter_single", op, source.dtype)
     start = partial(pg.core.reduce_scatter, flat(source), reduction, out=flat(place))
-    return held.begin(pg, Held(start, output, settle), async_op)
+    return begin(pg, Held(start, output, settle), async_op)
 
 
 def reduce_scatter_tensor(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,

@@ -13,8 +13,7 @@ from arraycomm.core.base.errors import CollectiveTimeout, DistError
 from arraycomm.core.base.log import log
 from arraycomm.core.base.typed import Any
 
-from ..future import new_future
-from .streams import followed
+from ..future import followed, new_future
 
 _NO_LIMIT = timedelta(0)
 _SUCCESS, _TIMEOUT, _COMM_ERROR = range(3)  # torch's WorkResult

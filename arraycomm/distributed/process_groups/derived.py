@@ -1,6 +1,7 @@
-"""ProcessGroups that a program writes: what the core calls for a group of such a class, by the methods that the class defines.
+"""What Backend.register_backend() was given, as the core calls it: a Communicator, or a ProcessGroup of a class that a program
+writes, by the methods that the class defines.
 
-They are called as torch calls them: with lists of arrays, which share the caller's memory, and an options object. Arrays are
+These are called as torch calls them: with lists of arrays, which share the caller's memory, and an options object. Arrays are
 torch's where torch is loaded, NumPy's elsewhere.
 """
 
@@ -13,14 +14,17 @@ from datetime import timedelta
 from importlib import import_module
 
 from arraycomm.core.arrays.buffer import Buffer
-from arraycomm.core.arrays.types import DType
+from arraycomm.core.arrays.types import DEVICE_TYPES, DType
 from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.bootstrap.rendezvous import Rendezvous
+from arraycomm.core.interface.backend import Communicator
 from arraycomm.core.interface.kinds import Kind
 
 from ..operations.methods import Operations
 from ..operations.reduce_op import ReduceOp, _make_nccl_premul_sum
 from . import options
+from .backend import Backend, Plugin
 from .members import Absent
 
 if TYPE_CHECKING:
@@ -189,3 +193,56 @@ def _moved(src: Buffer, dst: Buffer) -> Any:
     if src.address != dst.address:
         x[...] = _array(src)
     return x
+
+
+_NEEDED = ("rank", "size", "name", "closed", "close", "abort", "check_peers")  # what Group uses beside the operations
+
+
+class DistributedBackendOptions:
+    """What a backend of the extended form gets: where its ranks meet, and which of them this is."""
+
+    def __init__(self, meeting: Rendezvous, timeout: float, group_id: str, ranks: Sequence[int]) -> None:
+        self.store = meeting.store
+        self.group_rank = meeting.rank
+        self.group_size = meeting.size
+        self.timeout = timedelta(seconds=timeout)
+        self.group_id = group_id
+        self.global_ranks_in_group = list(ranks)
+
+
+class PluginBackend:
+    """Follows arraycomm.core.interface.backend.Backend. ranks: the global ones of the group that it is to open."""
+
+    on_gpus = "arraycomm.core.gpu.staged:Staged"
+
+    def __init__(self, name: str, plugin: Plugin, pg_options: Any, ranks: Sequence[int]) -> None:
+        self.name = name
+        self.devices = frozenset(code for device in Backend.backend_capability[name] for code in DEVICE_TYPES[device])
+        self._plugin, self._options, self._ranks = plugin, pg_options, ranks
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def meet(self, timeout: float, name: str) -> Rendezvous | None:
+        return None
+
+    def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> Communicator:
+        """Raises TypeError when what the function made is no Communicator, else what it raises."""
+        if self._plugin.extended_api:
+            options = DistributedBackendOptions(meeting, timeout, name, self._ranks)
+            made: Any = self._plugin.creator_fn(options, self._options)
+        else:
+            made = self._plugin.creator_fn(meeting.store, meeting.rank, meeting.size, timedelta(seconds=timeout))
+        if hasattr(made, "group_desc"):  # a ProcessGroup, which imports this module
+            made = DerivedCommunicator(made)
+            if (made.rank, made.size) != (meeting.rank, meeting.size):
+                raise ValueError(f"backend {self.name!r} made rank {made.rank} of {made.size} where rank {meeting.rank} of "
+                                 f"{meeting.size} is")
+        missing = [part for part in _NEEDED if not hasattr(made, part)]
+        if missing:
+            raise TypeError(f"backend {self.name!r} gave a {type(made).__name__} without {', '.join(missing)}: it must be "
+                            "a Communicator as arraycomm.core.interface.backend describes it, or a ProcessGroup")
+        if not hasattr(made, "shortcut"):
+            made.shortcut = None
+        found: Communicator = made
+        return found

@@ -25,10 +25,9 @@ from ..store import PrefixStore
 from . import backend as backends
 from . import devices, nccl
 from .backend import Backend, BackendConfig, BackendType
-from .derived import DerivedCommunicator, Unopened
+from .derived import DerivedCommunicator, PluginBackend, Unopened
 from .hooks import Hooked
 from .members import Members
-from .plugin import PluginBackend
 from .world import state
 
 if TYPE_CHECKING:
