@@ -53,7 +53,7 @@ class TCPStore(ForwardingStore, Store):
         timeout = duration(timeout)
         self.libuvBackend = bool(use_libuv)
         size = world_size if world_size is not None and world_size > 0 else None
-        self._release: Callable[[], object] = _nothing
+        self._server: _Server | None = None
         if not is_master:
             self._inner = _join(host_name, port, size, timeout)
             return
@@ -71,10 +71,13 @@ class TCPStore(ForwardingStore, Store):
 
     def _shared(self, port: int, timeout: timedelta, listen_fd: int | None, serve: Callable[[], core.TCPStore]) -> core.TCPStore:
         """A client of the server that the masters of this port share."""
-        server, self._release, first = _share(self, port, serve)
-        if not first and listen_fd is not None:
-            os.close(listen_fd)  # owned, and not needed
-        client = server.clone()
+        with _lock:
+            server = _servers.get(port)
+            if server is not None and listen_fd is not None:
+                os.close(listen_fd)  # owned, and not needed
+            self._server = server = server or _Server(serve())
+            _servers[server.store.port] = server
+        client = server.store.clone()
         client.set_timeout(timeout)
         return client
 
@@ -95,7 +98,7 @@ class TCPStore(ForwardingStore, Store):
     def clone(self) -> TCPStore:
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._inner, twin._release = self._inner.clone(), _nothing
+        twin._inner, twin._server = self._inner.clone(), None
         return twin
 
     def close(self, linger: float = 0.0) -> None:
@@ -104,11 +107,7 @@ class TCPStore(ForwardingStore, Store):
             self._inner.close(linger)
         else:
             self._inner.close()
-        self._release()
-
-
-def _nothing() -> None:
-    """For a store that shares no server."""
+        self._server = None
 
 
 def _check(host: str, port: int, world_size: int | None, is_master: bool) -> None:
@@ -180,35 +179,14 @@ def _serves_torch(host: str, port: int, timeout: timedelta) -> bool:
     return retried(attempt, timeout.total_seconds(), f"TCPStore {host} port {port}")
 
 
-class _Shared:
-    """A server that several stores of this process use."""
+class _Server:
+    """One that several stores of this process use. It ends with the last of them, or when that is closed."""
 
     def __init__(self, store: core.TCPStore) -> None:
-        self.store, self.users = store, 0
+        self.store = store
+        weakref.finalize(self, store.close)
 
 
-_shared: dict[int, _Shared] = {}  # by port; the masters of one process cannot know of each other otherwise
+# By port; the masters of one process cannot know of each other otherwise.
+_servers: weakref.WeakValueDictionary[int, _Server] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
-
-
-def _share(user: TCPStore, port: int,
-           serve: Callable[[], core.TCPStore]) -> tuple[core.TCPStore, Callable[[], object], bool]:
-    """The server, what leaves it, and whether this user is the first."""
-    with _lock:
-        shared = _shared.get(port)
-        first = shared is None
-        if shared is None:
-            shared = _Shared(serve())
-            _shared[shared.store.port] = shared
-        shared.users += 1
-    return shared.store, weakref.finalize(user, _leave, shared), first
-
-
-def _leave(shared: _Shared) -> None:
-    with _lock:
-        shared.users -= 1
-        last = not shared.users
-        if last:
-            del _shared[shared.store.port]
-    if last:
-        shared.store.close()
