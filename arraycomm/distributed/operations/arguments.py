@@ -139,13 +139,6 @@ def packed(x: Any) -> bool:
     return True if ask is None else bool(ask())
 
 
-def message(name: str, x: Any) -> None:
-    """TypeError unless it is an array, RuntimeError unless it is contiguous."""
-    array(name, x)
-    if not packed(x):
-        raise RuntimeError(f"input tensor has to be contiguous: `{name}` is strided; pass a contiguous copy of it")
-
-
 def apart(source: Buffer, to: Buffer) -> Buffer:
     """The source, copied where it shares memory with what will be written."""
     return duplicate(source) if overlaps(source, to) else source
@@ -216,6 +209,13 @@ def peer(pg: ProcessGroup, global_rank: Any, group_rank: Any) -> int:
     if found is None:
         raise ValueError(f"Global rank {global_rank!r} is not part of group {pg.group_name!r}, which has {list(pg.ranks)}")
     return found
+
+
+def other(pg: ProcessGroup, rank: int) -> int:
+    """A rank of the group that a message may go to. ValueError for this one."""
+    if rank == pg.rank():
+        raise ValueError("Invalid destination rank: destination rank should not be the same as the rank of the current process.")
+    return rank
 
 
 # ---- reductions ----

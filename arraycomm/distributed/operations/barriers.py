@@ -11,7 +11,7 @@ from datetime import timedelta
 from arraycomm.core.base.errors import DistError, DistStoreError, PeerLost
 from arraycomm.core.base.notice import Notice
 from arraycomm.core.base.typed import Any
-from arraycomm.core.bootstrap.gathering import sign, signed
+from arraycomm.core.bootstrap.gathering import agreed, signed
 from arraycomm.core.bootstrap.store.connections import StoreLost
 
 from ..process_groups.process_group import ProcessGroup, seconds_of
@@ -97,24 +97,19 @@ class _Monitored:
             self._pg.monitored = self._calls, self._pg.monitored[1] + 1
         self._raise(end)
 
-    def _decide(self, end: dict[str, Any]) -> dict[str, Any]:
-        content = sign(self._pg.meeting.secret, self._about(), json.dumps(end).encode())
-        return self._read(self._store.compare_set(self._key("end"), "", content))
-
-    def _read(self, value: bytes) -> dict[str, Any]:
-        """An end that a rank of the job has written. AuthFailed for any other."""
-        end: dict[str, Any] = json.loads(signed(self._pg.meeting.secret, self._about(), value))
-        return end
+    def _decide(self, end: dict[str, Any]) -> Any:
+        return json.loads(agreed(self._store, self._key("end"), self._pg.meeting.secret, self._about(), json.dumps(end).encode()))
 
     def _about(self) -> str:
         return f"monitored/{self._pg.core.name}/{self._key('end')}"
 
-    def _await_end(self, until: float, seconds: float, wait_all: bool) -> dict[str, Any]:
+    def _await_end(self, until: float, seconds: float, wait_all: bool) -> Any:
         notice = Notice(self._notice)
         while True:
             left = until - time.monotonic()
             try:
-                return self._read(self._store.get_within(self._key("end"), timedelta(seconds=max(min(left, _WATCH), 0.001))))
+                written = self._store.get_within(self._key("end"), timedelta(seconds=max(min(left, _WATCH), 0.001)))
+                return json.loads(signed(self._pg.meeting.secret, self._about(), written))
             except StoreLost:
                 raise
             except DistStoreError:

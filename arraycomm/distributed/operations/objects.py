@@ -13,7 +13,7 @@ from arraycomm.core.base.typed import Any
 
 from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import resolve
-from .arguments import peer
+from .arguments import other, peer, wrong_type
 from .entry import entered
 
 
@@ -23,7 +23,7 @@ def _pickle() -> bool:
 
 def _list(name: str, value: object, size: int | None = None) -> None:
     if not isinstance(value, list):
-        raise TypeError(f"Invalid function argument. Expected parameter `{name}` of type list, but got {type(value)} instead.")
+        raise wrong_type(name, "list", value)
     if size is not None and len(value) != size:
         raise RuntimeError(f"`{name}` has {len(value)} entries, must be the size of the group, {size}")
 
@@ -90,9 +90,7 @@ def send_object_list(object_list: list[Any], dst: int | None = None, group: Proc
                      group_dst: int | None = None, use_batch: bool = False) -> None:
     """Sends the list's objects to another rank, which calls recv_object_list() with a list as long."""
     pg = resolve(group)
-    to = peer(pg, dst, group_dst)
-    if to == pg.rank():
-        raise ValueError("Invalid destination rank: destination rank should not be the same as the rank of the current process.")
+    to = other(pg, peer(pg, dst, group_dst))
     _list("object_list", object_list)
     if not object_list:
         raise ValueError("send_object_list needs a list of at least one object")

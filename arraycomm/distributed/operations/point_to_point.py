@@ -28,7 +28,7 @@ def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None,
         if short is not None and dst != short.rank and short.plain_send(tensor, dst, tag) is not NotImplemented:
             return
     pg = resolve(group)
-    to = _other(pg, dst, group_dst)
+    to = arguments.other(pg, _rank("dst", pg, dst, group_dst))
     _sendable(tensor, tag)
     entered(group, "send")
     pg.core.send(tensor, to, tag)
@@ -86,13 +86,6 @@ def _rank(name: str, pg: ProcessGroup, rank: Any, group_rank: Any) -> int:
     return peer(pg, rank, group_rank)
 
 
-def _other(pg: ProcessGroup, dst: Any, group_dst: Any) -> int:
-    rank = _rank("dst", pg, dst, group_dst)
-    if rank == pg.rank():
-        raise ValueError("Invalid destination rank: destination rank should not be the same as the rank of the current process.")
-    return rank
-
-
 def _source(pg: ProcessGroup, src: Any, group_src: Any) -> int | None:
     return None if src is None and group_src is None else _rank("src", pg, src, group_src)
 
@@ -106,8 +99,10 @@ def _sent_to_itself(pg: ProcessGroup, tensor: Any, tag: int) -> bool:
 
 
 def _sendable(tensor: Any, tag: Any) -> None:
-    """A packed array and a tag. TypeError, and RuntimeError as in torch for one below 0, otherwise."""
-    arguments.message("tensor", tensor)
+    """A packed array and a tag. TypeError otherwise, and RuntimeError as in torch for a strided one and a tag below 0."""
+    arguments.array("tensor", tensor)
+    if not packed(tensor):
+        raise RuntimeError("input tensor has to be contiguous: `tensor` is strided; pass a contiguous copy of it")
     if not hasattr(tag, "__index__"):
         raise TypeError(f"tag must be an int, got {tag!r}")
     if tag < 0:
@@ -164,14 +159,5 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     if entered(group, "batch_isend_irecv") is None:
         return []
     for op in p2p_op_list:
-        if op.op is isend:
-            _sendable(op.tensor, op.tag)
-        else:
-            _receivable(op.tensor, op.tag)
-    return [_started(op) for op in p2p_op_list]
-
-
-def _started(op: P2POp) -> Any:
-    if op.op is isend:
-        return isend(op.tensor, group=op.group, tag=op.tag, group_dst=op.group_peer)
-    return irecv(op.tensor, group=op.group, tag=op.tag, group_src=op.group_peer)
+        (_sendable if op.op is isend else _receivable)(op.tensor, op.tag)
+    return [op.op(op.tensor, None, op.group, op.tag, op.group_peer) for op in p2p_op_list]

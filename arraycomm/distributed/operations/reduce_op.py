@@ -128,15 +128,10 @@ def supports_complex(reduceOp: ReduceOp) -> bool:  # noqa: N803 - torch's name
 class _DeprecatedReduceOp:
     """torch.distributed.reduce_op: ReduceOp's members, each with a warning."""
 
-    def __init__(self) -> None:
-        self.__members__ = RedOpType.__members__
-        for name, member in RedOpType.__members__.items():
-            setattr(self, name, member)
-
     def __getattribute__(self, name: str) -> Any:
         warnings.warn("`torch.distributed.reduce_op` is deprecated, please use `torch.distributed.ReduceOp` instead",
                       FutureWarning, stacklevel=2)
-        return object.__getattribute__(self, name)
+        return getattr(RedOpType, name)
 
 
 reduce_op = _DeprecatedReduceOp()

@@ -240,19 +240,7 @@ class Several:
         return all(work.done() for work in self._works)
 
 
-class _Ended:
-    """The core's Work of what was done when its call returned."""
-
-    @staticmethod
-    def wait(timeout: float | None = None) -> None:
-        return
-
-    @staticmethod
-    def done() -> bool:
-        return True
-
-
-ENDED = _Ended()
+ENDED = Several(())  # of what was done when its call returned
 
 
 def ended(pending: Any, async_op: bool, arrays: Sequence[Any], settle: Callable[[], Any] | None = None) -> Work | None:

@@ -21,7 +21,7 @@ from arraycomm.core.bootstrap.secret import find
 from arraycomm.core.bootstrap.store import PrefixStore, Store
 
 from ..operations.methods import untimed
-from ..operations.work import Several, Work
+from ..operations.work import Work
 from .member_lists import MemberList
 from .options import ReconfigureOptions
 
@@ -143,7 +143,7 @@ class Members:
         meeting = rendezvous(rank=handles.index(mine), world_size=len(handles), timeout=left, name="reconfigured",
                              store=members.store)
         self._become(meeting)
-        return Work(Several(()), ())
+        return Work()
 
     def _checked(self: Any, opts: ReconfigureOptions) -> list[str]:
         if not isinstance(opts, ReconfigureOptions):
