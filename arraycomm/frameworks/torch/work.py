@@ -74,29 +74,6 @@ class Work(torch.distributed.Work):
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
         return self._work.wait(timeout)
 
-    def synchronize(self) -> None:
-        self._work.synchronize()
-
-    def block_current_stream(self) -> None:
-        self._work.block_current_stream()
-
-    def is_completed(self) -> bool:
-        return self._work.is_completed()
-
-    def is_success(self) -> bool:
-        return self._work.is_success()
-
-    def exception(self) -> BaseException | None:
-        return self._work.exception()
-
-    def result(self) -> list[Any]:
-        return self._work.result()
-
-    def source_rank(self) -> int:
-        return self._work.source_rank()
-
-    _source_rank = source_rank
-
     def get_future(self) -> torch.futures.Future[Any]:
         """Of result(). RuntimeError for messages, as in torch."""
         return self._futures.of(self._work.result)
@@ -104,3 +81,12 @@ class Work(torch.distributed.Work):
     def get_future_result(self) -> torch.futures.Future[Any]:
         """Of how it ended, as torch's WorkResult: 0 well, 1 a timeout, 2 any other error."""
         return self._futures.of(self._work.outcome)
+
+
+def _passed_on(name: str) -> Callable[[Work], Any]:
+    return lambda self: getattr(self._work, name)()
+
+
+for _name in ("synchronize", "block_current_stream", "is_completed", "is_success", "exception", "result", "source_rank",
+              "_source_rank"):
+    setattr(Work, _name, _passed_on(_name))
