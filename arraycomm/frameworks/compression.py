@@ -23,8 +23,8 @@ import numpy as np
 from arraycomm.core.arrays.dlpack import pack, resolve, wrap
 from arraycomm.core.arrays.types import DeviceType, DType
 from arraycomm.core.base.digest import sha256
-from arraycomm.core.base.errors import CollectiveMismatch
 from arraycomm.core.group import arguments
+from arraycomm.core.group.exchange import mismatch
 from arraycomm.core.group.group import Group
 
 SCHEMES = ("bfloat16", "float8", "int8")
@@ -80,9 +80,8 @@ def _check(group: Group, told: Any) -> None:
     """All ranks have the same before them, and raise alike."""
     odd = tuple(rank for rank in range(group.size) if (told[rank] != told[0]).any())
     if odd:
-        raise CollectiveMismatch(f"rank {group.rank} of {group.size} in group {group.name!r}: compressed_all_reduce: rank "
-                                 f"{odd[0]} gave another number of values, scheme, op or block than rank 0", ranks=odd,
-                                 members=group.ranks)
+        raise mismatch(group, odd, f"compressed_all_reduce: rank {odd[0]} gave another number of values, scheme, op or block "
+                       "than rank 0")
 
 
 class _Coding:

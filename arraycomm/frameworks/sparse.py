@@ -18,9 +18,8 @@ from arraycomm.core.arrays.codec import as_bytes
 from arraycomm.core.arrays.dlpack import pack, resolve, wrap
 from arraycomm.core.arrays.types import DeviceType, DType
 from arraycomm.core.base.digest import sha256
-from arraycomm.core.base.errors import CollectiveMismatch
 from arraycomm.core.group import arguments
-from arraycomm.core.group.exchange import gather_integers
+from arraycomm.core.group.exchange import gather_integers, mismatch
 from arraycomm.core.group.group import Group
 
 _REFUSED = -1  # in the place of a number of entries
@@ -103,15 +102,12 @@ def _agree(group: Group, told: int, count: int, fault: str | None) -> list[int]:
     answers = gather_integers(group._communicator, [told, count], None)
     if fault is not None:
         raise ValueError(f"sparse_all_reduce: {fault}")
-    start = f"rank {group.rank} of {group.size} in group {group.name!r}: sparse_all_reduce: "
     wrong = tuple(rank for rank, (_, theirs) in enumerate(answers) if theirs == _REFUSED)
     if wrong:
-        raise CollectiveMismatch(f"{start}rank {wrong[0]} gave an index that is out of range", ranks=wrong,
-                                 members=group.ranks)
+        raise mismatch(group, wrong, f"sparse_all_reduce: rank {wrong[0]} gave an index that is out of range")
     odd = tuple(rank for rank, (theirs, _) in enumerate(answers) if theirs != answers[0][0])
     if odd:
-        raise CollectiveMismatch(f"{start}rank {odd[0]} gave another shape, dtype or op than rank 0", ranks=odd,
-                                 members=group.ranks)
+        raise mismatch(group, odd, f"sparse_all_reduce: rank {odd[0]} gave another shape, dtype or op than rank 0")
     return [theirs for _, theirs in answers]
 
 

@@ -52,13 +52,7 @@ class Server:
         self._unreadable: set[int] = set()  # ranks whose last report was none
         self._since = time.monotonic()
         self._keys = [f"report/{rank}" for rank in range(self.size)]
-        server = self
-
-        class Handler(_Handler):
-            job = server
-
-        self._http = _http(orders["port"], Handler)
-        self._http.daemon_threads = True
+        self._http = _http(orders["port"], type("Handler", (_Handler,), {"job": self}))
         self.port = self._http.server_address[1]
         self._ended = threading.Event()
         if orders.get("dumps"):

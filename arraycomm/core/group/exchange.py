@@ -75,13 +75,18 @@ def blocks_of_root(group: Group, root: int, src: Buffer, rows: Sequence[int]) ->
     return own, whole if group.rank == root else [0] * group.size
 
 
+def mismatch(group: Group, ranks: Sequence[int], text: str) -> CollectiveMismatch:
+    """The error, which all ranks raise alike, for what these ranks did."""
+    return CollectiveMismatch(f"rank {group.rank} of {group.size} in group {group.name!r}: {text}", ranks=tuple(ranks),
+                              members=group.ranks)
+
+
 def same_values(group: Group, values: Sequence[int], otherwise: str) -> None:
     """CollectiveMismatch (on all ranks; the group stays usable) unless all are equal. values: every rank's. otherwise: what ranks
     do whose values differ."""
     odd = [rank for rank, value in enumerate(values) if value != values[0]]
     if odd:
-        raise CollectiveMismatch(f"rank {group.rank} of {group.size} in group {group.name!r}: ranks 0 and {odd[0]} {otherwise}",
-                                 ranks=tuple(odd), members=group.ranks)
+        raise mismatch(group, odd, f"ranks 0 and {odd[0]} {otherwise}")
 
 
 def _same_tail(group: Group, src: Buffer, tails: Sequence[int]) -> None:
@@ -103,7 +108,6 @@ def agreed_counts(group: Group, src: Buffer, send: Sequence[int], recv: Sequence
         for sender in range(size):
             expected, given = answer[1 + size + sender], answers[sender][1 + receiver]
             if expected not in (-1, given):
-                raise CollectiveMismatch(
-                    f"rank {me} of {size} in group {group.name!r}: all_to_all: rank {receiver} expects {expected} "
-                    f"rows from rank {sender}, which sends {given}", ranks=(receiver, sender), members=group.ranks)
+                raise mismatch(group, (receiver, sender), f"all_to_all: rank {receiver} expects {expected} rows from rank "
+                               f"{sender}, which sends {given}")
     return [answers[sender][1 + me] for sender in range(size)]

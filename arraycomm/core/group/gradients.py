@@ -11,10 +11,9 @@ from ..arrays.dlpack import adopt, allocate, resolve, resolve_out, wrap
 from ..arrays.joined import copy
 from ..arrays.types import DeviceType, DType, ReduceOp
 from ..base.digest import sha256
-from ..base.errors import CollectiveMismatch
 from ..base.typed import Any
 from . import arguments, buckets
-from .exchange import gather_integers
+from .exchange import gather_integers, mismatch
 from .group import Group
 
 _MISSING = object()
@@ -162,9 +161,8 @@ class GradientReducer:
         answers = [answer[0] for answer in gather_integers(self.group._communicator, [mine], None)]
         odd = tuple(rank for rank, answer in enumerate(answers) if answer != answers[0])
         if odd:
-            raise CollectiveMismatch(f"rank {self.group.rank} of {self.group.size} in group {self.group.name!r}: "
-                                     f"GradientReducer: rank {odd[0]} was given other shapes, dtypes, kinds of devices, op or "
-                                     "bucket_bytes than rank 0", ranks=odd, members=self.group.ranks)
+            raise mismatch(self.group, odd, f"GradientReducer: rank {odd[0]} was given other shapes, dtypes, kinds of devices, "
+                           "op or bucket_bytes than rank 0")
 
     def _reset(self) -> None:
         self._come: list[Any] = [_MISSING] * len(self._likes)

@@ -12,11 +12,11 @@ from ..arrays.buffer import Buffer
 from ..arrays.dlpack import allocate, resolve, resolve_out
 from ..arrays.joined import flat
 from ..arrays.types import DeviceType, DType, ReduceOp
-from ..base.errors import CollectiveMismatch, CollectiveTimeout, DeviceError
+from ..base.errors import CollectiveTimeout, DeviceError
 from ..base.typed import Any
 from ..interface.backend import Exposed
 from . import arguments
-from .exchange import gather_integers
+from .exchange import gather_integers, mismatch
 from .group import Group
 from .served import Served
 
@@ -196,9 +196,7 @@ def _check_told(group: Group, told: list[tuple[int, ...]]) -> None:
     """All ranks have the same before them, and raise alike."""
     refused = tuple(rank for rank, (count, _) in enumerate(told) if count == _REFUSED)
     if refused:
-        raise CollectiveMismatch(f"rank {group.rank} of {group.size} in group {group.name!r}: new_window: rank {refused[0]} gave "
-                                 "no array that can be a window's", ranks=refused,
-                                 members=group.ranks)
+        raise mismatch(group, refused, f"new_window: rank {refused[0]} gave no array that can be a window's")
     for rank, (_, dtype) in enumerate(told):
         if dtype != told[0][1]:
             raise ValueError(f"a window has one dtype on all ranks: rank 0 gives {DType(told[0][1]).label} and rank {rank} "

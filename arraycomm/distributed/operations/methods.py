@@ -16,9 +16,8 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 
-from arraycomm.core.base.errors import CollectiveMismatch
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
-from arraycomm.core.group.exchange import gather_integers
+from arraycomm.core.group.exchange import gather_integers, mismatch
 from arraycomm.core.group.group import Group
 from arraycomm.core.interface.kinds import COLLECTIVES, RECORDED
 
@@ -143,9 +142,8 @@ def _agree(core: Any, what: str, mine: int) -> None:
     counts = [count for count, in gather_integers(core._communicator, [mine], getattr(core, "timeout", None))]
     odd = next((rank for rank, count in enumerate(counts) if count != counts[0]), None)
     if odd is not None:
-        raise CollectiveMismatch(
-            f"rank {core.rank} of {core.size} in group {core.name!r}: {what}: rank 0 gives a list of {counts[0]} arrays, "
-            f"rank {odd} one of {counts[odd]}; all ranks must give as many", ranks=(odd,), members=core.ranks)
+        raise mismatch(core, [odd], f"{what}: rank 0 gives a list of {counts[0]} arrays, rank {odd} one of {counts[odd]}; all "
+                       "ranks must give as many")
 
 
 class Operations:

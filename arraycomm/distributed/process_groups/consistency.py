@@ -11,11 +11,12 @@ from array import array
 from collections.abc import Sequence
 
 from arraycomm._engine import lib
-from arraycomm.core.base.errors import CollectiveMismatch, CollectiveTimeout
+from arraycomm.core.base.errors import CollectiveTimeout
 from arraycomm.core.base.log import log
 from arraycomm.core.base.record import Record
 from arraycomm.core.base.typed import Any
 from arraycomm.core.diagnostics.watch import Call, Watcher
+from arraycomm.core.group.exchange import mismatch
 from arraycomm.core.group.group import Group
 from arraycomm.core.interface.kinds import KINDS
 
@@ -76,17 +77,16 @@ class Consistency(Watcher):
     def _refuse(self, everyone: Sequence[Fingerprint], timeout: float | None) -> None:
         """Raises, on all ranks alike."""
         first = everyone[0]
-        other = next(rank for rank, theirs in enumerate(everyone) if differences(first, theirs))
-        told = "; ".join(differences(first, everyone[other]))
+        odd = [rank for rank, theirs in enumerate(everyone) if differences(first, theirs)]
+        told = "; ".join(differences(first, everyone[odd[0]]))
         lines = "".join(f"\n  rank {rank}: {theirs}" for rank, theirs in enumerate(everyone))
         if os.environ.get("TORCH_SHOW_CPP_STACKTRACES") == "1":
             for rank, stack in enumerate(self._exchange(_stack(), _STACK_BYTES, timeout, first)):
                 lines += f"\nCall stack of rank {rank}:\n{stack}"
-        raise CollectiveMismatch(
-            f"rank {self._group.rank} of {self._group.size} in group {self._group.name!r}: Detected mismatch between collectives "
-            f"on ranks. Rank 0 is running collective: {first}, but rank {other} is running collective: {everyone[other]}. "
-            f"Collectives differ in the following aspects: {told}. All ranks:{lines}",
-            ranks=tuple(rank for rank, theirs in enumerate(everyone) if differences(first, theirs)), members=self._group.ranks)
+        raise mismatch(
+            self._group, odd, f"Detected mismatch between collectives on ranks. Rank 0 is running collective: {first}, but rank "
+            f"{odd[0]} is running collective: {everyone[odd[0]]}. Collectives differ in the following aspects: {told}. All "
+            f"ranks:{lines}")
 
 
 _TRACE = 5
