@@ -3,8 +3,8 @@ streams of a future's callbacks, of whatever kind it is."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -12,33 +12,18 @@ from arraycomm.core.base.log import log
 from arraycomm.core.base.typed import Any
 
 
-class Future:
+class Future(concurrent.futures.Future[Any]):
     """A value that will be there. Made by Work.get_future() and then(); anybody may complete it, once."""
-
-    def __init__(self) -> None:
-        self._ended = threading.Condition()
-        self._done = False
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._callbacks: list[Callable[[Future], Any]] = []
-
-    def done(self) -> bool:
-        """Whether it has its value or its error."""
-        return self._done
 
     def wait(self) -> Any:
         """Blocks until it is complete and gives the value, or raises the error."""
-        with self._ended:
-            self._ended.wait_for(lambda: self._done)
-        return self.value()
+        return self.result()
 
     def value(self) -> Any:
         """The value of a completed future. Raises its error; RuntimeError when it is not complete."""
-        if not self._done:
+        if not self.done():
             raise RuntimeError("the Future is not complete yet; call wait(), or value() from a callback")
-        if self._error is not None:
-            raise self._error
-        return self._value
+        return self.result()
 
     def then(self, callback: Callable[[Future], Any]) -> Future:
         """A Future of what callback(this future) returns, called once this one is complete; of a RuntimeError if that raises."""
@@ -57,39 +42,31 @@ class Future:
         self.add_done_callback(run)
         return after
 
-    def add_done_callback(self, callback: Callable[[Future], Any]) -> None:
+    def add_done_callback(self, callback: Callable[[Future], Any]) -> None:  # type: ignore[override]
         """callback(this future), once it is complete; now if it is. What it raises is logged."""
-        with self._ended:
-            if not self._done:
-                self._callbacks.append(callback)
-                return
-        self._call(callback)
+        def call(_: object) -> None:
+            try:
+                callback(self)
+            except Exception:
+                log().exception("a callback of a Future raised")
+
+        super().add_done_callback(call)
 
     def set_result(self, result: Any) -> None:
         """Completes it. RuntimeError when it is complete."""
-        self._complete(result, None)
+        self._complete(super().set_result, result)
 
-    def set_exception(self, result: Exception) -> None:
+    def set_exception(self, result: Exception) -> None:  # type: ignore[override]
         """Completes it with an error, which wait() and value() raise."""
         if not isinstance(result, Exception):
             raise AssertionError(f"{result} is of type {type(result)}, not an Exception.")
-        self._complete(None, result)
+        self._complete(super().set_exception, result)
 
-    def _complete(self, value: Any, error: Exception | None) -> None:
-        with self._ended:
-            if self._done:
-                raise RuntimeError("the Future is complete already, and can be completed once only")
-            self._value, self._error, self._done = value, error, True
-            self._ended.notify_all()
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            self._call(callback)
-
-    def _call(self, callback: Callable[[Future], Any]) -> None:
+    def _complete(self, complete: Callable[[Any], None], result: Any) -> None:
         try:
-            callback(self)
-        except Exception:
-            log().exception("a callback of a Future raised")
+            complete(result)
+        except concurrent.futures.InvalidStateError:
+            raise RuntimeError("the Future is complete already, and can be completed once only") from None
 
 
 def new_future() -> Any:
