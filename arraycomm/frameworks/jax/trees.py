@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from jax._src.core import trace_ctx
 from arraycomm.core.arrays import arrays
 from arraycomm.core.arrays.types import DType, ReduceOp
 from arraycomm.core.group import arguments
+from arraycomm.core.group.buckets import DEFAULT_BYTES, plan
 from arraycomm.core.group.group import Group
 from arraycomm.core.interface import tuning
 from arraycomm.core.interface.kinds import KINDS
@@ -22,7 +23,7 @@ from .operations import all_gather, all_reduce, all_to_all, check_group, is_key,
 _EXACT = ("min", "max", "band", "bor", "bxor")
 
 
-def all_reduce_tree(tree: Any, op: str | ReduceOp = "avg", *, group: Group, bucket_bytes: int = 25 << 20) -> Any:
+def all_reduce_tree(tree: Any, op: str | ReduceOp = "avg", *, group: Group, bucket_bytes: int = DEFAULT_BYTES) -> Any:
     """The elementwise reduction of every rank's arrays; a tree of the same structure on all ranks.
 
     Arrays of one dtype share an operation until their bytes fill a bucket: the last leaves first, whose gradients are there
@@ -34,7 +35,7 @@ def all_reduce_tree(tree: Any, op: str | ReduceOp = "avg", *, group: Group, buck
         raise ValueError(f"bucket_bytes must be an integer >= 1, got {bucket_bytes!r}")
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     arrays = [_array(leaf, path) for path, leaf in leaves]
-    buckets = list(_buckets(arrays, bucket_bytes))
+    buckets = plan([array.nbytes for array in arrays], [array.dtype for array in arrays], bucket_bytes)
     packed = [jnp.concatenate([arrays[i].reshape(-1) for i in bucket]) if len(bucket) > 1 else arrays[bucket[0]].reshape(-1)
               for bucket in buckets]
     results: list[Any] = [None] * len(arrays)
@@ -55,19 +56,6 @@ def _array(leaf: Any, path: Any) -> jax.Array:
     except TypeError as error:
         raise TypeError(f"leaf {jax.tree_util.keystr(path)} of the tree: {error}") from error
     return array
-
-
-def _buckets(arrays: Sequence[Any], most: int) -> Iterator[list[int]]:
-    """Numbers of the arrays of each bucket: of one dtype, from the last to the first."""
-    filling: dict[Any, tuple[list[int], int]] = {}
-    for i in reversed(range(len(arrays))):
-        members, held = filling.pop(arrays[i].dtype, ([], 0))
-        if members and held + arrays[i].nbytes > most:
-            yield members
-            members, held = [], 0
-        filling[arrays[i].dtype] = ([*members, i], held + arrays[i].nbytes)
-    for members, _ in filling.values():
-        yield members
 
 
 def _reduce(packed: Sequence[Any], op: str | ReduceOp, group: Group) -> list[Any]:
