@@ -6,7 +6,7 @@ import argparse
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from statistics import median
 from typing import NamedTuple
 
@@ -87,7 +87,7 @@ def measure(size: int, repeats: int, again: int) -> dict[str, list[_Time]]:
     for repeat in range(2 * repeats):
         loaded = repeat % 2 == 1
         with ExitStack() as stack:
-            meeting = stack.enter_context(meet(1, 0, size))
+            meeting = stack.enter_context(closing(meet(1, 0, size)))
             ranks = stack.enter_context(_Ranks(meeting, size, _RANK.format(loaded=loaded, times=1 + again)))
             for turn in range(1 + again):
                 what = "init, again" if turn else "init, modules loaded" if loaded else "init, first"

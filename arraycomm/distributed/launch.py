@@ -84,7 +84,6 @@ def _parser() -> argparse.ArgumentParser:
     add = job.add_common(parser)
     add("--nnodes", type=_nodes, default=1, metavar="N", help="number of nodes; start this on each")
     add("--nproc-per-node", type=job.nproc, default=1, metavar="N", help="ranks on this node; or cpu, gpu, auto")
-    add("--node-rank", type=_whole, default=0, metavar="R", help="this node's number, from 0")
     add("--use-env", action="store_true", help="do not pass --local-rank=R to the program, which reads LOCAL_RANK")
     add("--use-env=True", action="store_true", dest="use_env", help=argparse.SUPPRESS)  # as the documents write it
     add("--standalone", action="store_true", help="one node, any free port")
@@ -92,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rdzv-endpoint", type=_endpoint, metavar="HOST:PORT", help="--master-addr and --master-port in one")
     add("--rdzv-id", default="none", metavar="NAME", help="told to the ranks as TORCHELASTIC_RUN_ID")
     add("--role", default="default", metavar="NAME", help="told to the ranks as ROLE_NAME")
-    add("--max-restarts", type=_whole, default=0, metavar="N",
+    add("--max-restarts", type=job.at_least(0), default=0, metavar="N",
         help="start all ranks again when one fails, N times at most; one node")
     add("--monitor-interval", type=float, metavar="S", help="of no effect: ends of ranks are events here")
     add("--start-method", choices=("spawn", "fork", "forkserver"), help="of no effect: programs are started anew")
@@ -102,12 +101,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
     parser.set_defaults(prefix=False, keep_going=False)
     return parser
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
 
 
 def _endpoint(text: str) -> tuple[str, int]:

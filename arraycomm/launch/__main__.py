@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import arraycomm._engine as engine
 
 from ..core.base.command import command
 from .environ import Place
-from .job import Extras, add_common, check, launch, nproc
+from .job import Extras, add_common, at_least, check, launch, nproc
 
 
 class _OverJax(Extras):
@@ -51,8 +51,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add = add_common(parser)
     add("--nproc-per-node", "-n", "-np", type=nproc, default=1, metavar="N",
         help="ranks on this node; auto: one per GPU, or per core where there is none; cpu: one per core; gpu: one per GPU")
-    add("--nnodes", type=_at_least(1), default=1, metavar="N", help="number of nodes; start the launcher on each")
-    add("--node-rank", type=_at_least(0), default=0, metavar="R", help="this node's number, from 0")
+    add("--nnodes", type=at_least(1), default=1, metavar="N", help="number of nodes; start the launcher on each")
     add("--standalone", action="store_true", help="one node, any free port: as without it")
     add("--keep-going", action="store_true", help="a rank that fails does not end the others: for programs that go on without it")
     add("--no-prefix", dest="prefix", action="store_false", help="pass output on without [rank R] before each line")
@@ -61,15 +60,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--jax", action="store_true", help="JAX's own collectives between the ranks run over arraycomm, see docs/jax.md")
     parser.add_argument("program", help="script, module or program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
-
-
-def _at_least(minimum: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < minimum:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
-        return int(text)
-
-    return parse
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ class Answer(NamedTuple):
     """What a rank's function has returned."""
 
     pickled: bytes
+    code: int = 0
 
 
 class Exit(NamedTuple):
@@ -42,6 +43,7 @@ class Report(NamedTuple):
     traceback: str
     pickled: bytes | None
     consequence: bool
+    code: int = 1
 
 
 class Work:

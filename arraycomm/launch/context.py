@@ -60,9 +60,7 @@ class SpawnContext:
         self._ending = False
         self._failures: list[_Failure] = []
         self._reports: dict[Connection, int] = {}
-        self._raised: dict[int, Report] = {}
-        self._answers: dict[int, Answer] = {}
-        self._exits: dict[int, int] = {}  # exit codes, as the ranks themselves say
+        self._told: dict[int, Answer | Exit | Report] = {}  # by the ranks, of their ends
         self._running: set[int] = set()
         self.processes: list[BaseProcess] = []
         try:
@@ -123,10 +121,11 @@ class SpawnContext:
         return [self._result(rank) for rank in range(len(self.processes))]
 
     def _result(self, rank: int) -> Any:
-        if rank not in self._answers:
+        told = self._told.get(rank)
+        if not isinstance(told, Answer):
             return None
         try:
-            return pickle.loads(self._answers[rank].pickled)
+            return pickle.loads(told.pickled)
         except Exception as error:  # whatever a stranger's class raises
             raise ProcessError(f"what rank {rank} has returned cannot be read here: {error}", rank) from error
 
@@ -149,13 +148,9 @@ class SpawnContext:
             connection.close()
             del self._reports[connection]
             return
-        if isinstance(told, Answer):
-            self._answers[rank], self._exits[rank] = told, 0
-        elif isinstance(told, Exit):
-            self._exits[rank] = told.code
-        else:
-            self._raised[rank] = told
-            self._fail(rank, 1)
+        self._told[rank] = told
+        if isinstance(told, Report):
+            self._fail(rank, told.code)
 
     def _ended(self, rank: int) -> None:
         self.processes[rank].join()
@@ -164,7 +159,7 @@ class SpawnContext:
             self._receive(connection)
         code = self.processes[rank].exitcode
         if code is None:
-            code = self._exits.get(rank)
+            code = getattr(self._told.get(rank), "code", None)
         if code != 0:
             self._fail(rank, code)
         elif self._running and not self._ending:
@@ -173,7 +168,9 @@ class SpawnContext:
     def _fail(self, rank: int, code: int | None) -> None:
         if self._ending or any(failure.rank == rank for failure in self._failures):
             return
-        self._failures.append(_Failure(rank, self.processes[rank].pid or 0, code, self._raised.get(rank)))
+        told = self._told.get(rank)
+        report = told if isinstance(told, Report) else None
+        self._failures.append(_Failure(rank, self.processes[rank].pid or 0, code, report))
         self._schedule.plan_end(self._failures)
 
     def _send(self, number: int) -> None:

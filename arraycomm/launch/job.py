@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import glob
 import os
@@ -57,6 +58,16 @@ def nproc(text: str) -> int:
     return int(text)
 
 
+def at_least(minimum: int) -> Callable[[str], int]:
+    """Of an option: a number."""
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
+        return int(text)
+
+    return parse
+
+
 def port(text: str) -> int:
     """Of an option."""
     if not text.isdecimal() or int(text) > 65535:
@@ -70,6 +81,7 @@ def add_common(parser: argparse.ArgumentParser) -> Callable[..., None]:
         names = [*short, name, name[:2] + name[2:].replace("-", "_")]
         parser.add_argument(*dict.fromkeys(names), **settings)  # type: ignore[arg-type]
 
+    add("--node-rank", type=at_least(0), default=0, metavar="R", help="this node's number, from 0")
     add("--master-addr", metavar="ADDRESS", help="address of node 0 (default: loopback, one node only)")
     add("--master-port", type=port, default=0, metavar="PORT",
         help=f"port of the store on node 0 (default: a free one; for several nodes {DEFAULT_PORT})")
@@ -115,11 +127,11 @@ def launch(options: argparse.Namespace, extras: Extras | None = None) -> int:
 
 def _attempt(options: argparse.Namespace, extras: Extras, attempt: int) -> tuple[int, bool]:
     """The exit code, and whether a rank failed. Each has a new store: torch would find in it where the dead ranks were."""
-    with meet(options.nnodes, options.node_rank, options.nproc_per_node, options.master_addr,
-              options.master_port, keep_going=options.keep_going) as meeting:
+    with contextlib.closing(meet(options.nnodes, options.node_rank, options.nproc_per_node, options.master_addr,
+                                 options.master_port, keep_going=options.keep_going)) as meeting:
         job = Job(_plan(options, meeting, extras, attempt))
         code = job.run()
-        meeting.leave(code, options.keep_going and not job.interrupted)
+        meeting.leave(code, options.keep_going and not job.received)
         return code, job.failed
 
 
@@ -129,18 +141,16 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
     if logs is not None:
         first = options.node_rank * options.nproc_per_node
         logs = _log_names(logs, range(first, first + options.nproc_per_node))
-    base = _base_environ(options.nproc_per_node)
-    local = options.nproc_per_node
+    base, local = _base_environ(options.nproc_per_node), options.nproc_per_node
     secret = () if meeting.secret_fd is None else (meeting.secret_fd,)
-    commands, environs, inherit = [], [], []
+    commands, environs = [], []
     for index in range(local):
         place = Place(options.node_rank * local + index, options.nnodes * local, index, local, options.node_rank,
                       meeting.address, meeting.port)
         environs.append({**base, _TORCH_JOINS: "True", **extras.variables(place, attempt),
                          **place.variables(meeting.secret_fd)})
         commands.append(_command(options, extras.arguments(place), extras.runner))
-        inherit.append(secret)
-    return Plan(commands, environs, inherit, prefix=options.prefix, logs=logs, keep_going=options.keep_going,
+    return Plan(commands, environs, secret, prefix=options.prefix, logs=logs, keep_going=options.keep_going,
                 ended=partial(meeting.ended, options.nnodes * local))
 
 

@@ -27,7 +27,7 @@ _LOST = "lost"  # in the place of a node's exit code
 
 @dataclass
 class Meeting:
-    """Open as long as ranks run. A context manager."""
+    """Open as long as ranks run."""
 
     nnodes: int
     node_rank: int
@@ -38,12 +38,6 @@ class Meeting:
 
     def __post_init__(self) -> None:
         self.secret_fd = None if self.secret is None else secrets.to_descriptor(self.secret)
-
-    def __enter__(self) -> Meeting:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def agree(self, nproc: int, keep_going: bool) -> None:
         """Raises DistError when the nodes were started with different options, or twice with the same number."""

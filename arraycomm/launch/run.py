@@ -31,13 +31,13 @@ _DRAIN_S = 1.0  # for the output of descendants that left their rank's process g
 
 @dataclass(frozen=True)
 class Plan:
-    """What to start on this node: of each local rank its command, its environment with RANK in it, and the descriptors that it
-    inherits. logs: the path of a rank's log, with {} for its number. keep_going: a rank that fails does not end the others.
+    """What to start on this node: of each local rank its command and its environment with RANK in it; the descriptors that all
+    inherit. logs: the path of a rank's log, with {} for its number. keep_going: a rank that fails does not end the others.
     ended: is told the rank, the pid and how it ended, for the others that go on."""
 
     commands: Sequence[Sequence[str]]
     environs: Sequence[Mapping[str, str]]
-    inherit: Sequence[Sequence[int]]
+    inherit: Sequence[int]
     prefix: bool = True
     logs: str | None = None
     keep_going: bool = False
@@ -78,7 +78,7 @@ class Job:
         self._running = 0
         self._streams: list[Stream] = []  # that have not ended
         self._failures: list[Failure] = []
-        self._received: int = 0  # the signal that ends the job
+        self.received: int = 0  # the signal to us that ends the job
         self._schedule = Schedule()
         self._ending = False  # a signal of ours is on its way: what ends now is no failure of its own
 
@@ -101,7 +101,7 @@ class Job:
         """Passes on what is left. A slow reader has the time that it needs, unless a signal has come."""
         end = time.monotonic() + _DRAIN_S
         while self._blocked() or self._streams:
-            if self._blocked() and not self._received:
+            if self._blocked() and not self.received:
                 self._turn(None)
                 end = time.monotonic() + _DRAIN_S
             elif time.monotonic() < end:
@@ -115,16 +115,11 @@ class Job:
     @property
     def failed(self) -> bool:
         """Whether a rank has, by itself: not because a signal ended the job."""
-        return bool(self._failures) and not self._received
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether a signal to us ended the job."""
-        return bool(self._received)
+        return bool(self._failures) and not self.received
 
     def _start(self) -> None:
-        for command, environ, inherit in zip(self.plan.commands, self.plan.environs, self.plan.inherit, strict=True):
-            rank = RankProcess(int(environ["RANK"]), command, environ, self._lifeline, inherit)
+        for command, environ in zip(self.plan.commands, self.plan.environs, strict=True):
+            rank = RankProcess(int(environ["RANK"]), command, environ, self._lifeline, self.plan.inherit)
             self._ranks.append(rank)
             self._running += 1
             self._watch(rank.pidfd, partial(self._ended, rank), last=True)  # its output tells why it ended
@@ -201,9 +196,9 @@ class Job:
         for sink in (self._out, self._err):
             sink.restore()
             self._hold(sink)
-        if self._received:
-            self._say(f"ended by {signal_name(self._received)}")
-            return 128 + self._received
+        if self.received:
+            self._say(f"ended by {signal_name(self.received)}")
+            return 128 + self.received
         if not self._failures or (self.plan.keep_going and self._well):
             return 0
         first = cause(self._failures)
@@ -245,10 +240,10 @@ class Job:
             if number == signal.SIGTSTP:
                 self._stop()
                 continue
-            if self._received:
+            if self.received:
                 self._send(signal.SIGKILL)
                 continue
-            self._received = number
+            self.received = number
             self._send(number)
             self._schedule.plan((SIGNAL_GRACE_S, signal.SIGKILL))
 
