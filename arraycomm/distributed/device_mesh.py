@@ -3,11 +3,12 @@
     mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
     dist.all_reduce(x, group=mesh["tp"].get_group())
 
-A mesh, the meshes that indexing cuts from it and those that flattening adds share one _Grid, which has the groups.
+A mesh, the meshes that indexing cuts from it and those that flattening adds share one Grid, which has the groups.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import sys
@@ -52,16 +53,13 @@ class DeviceMesh:
         grid = Grid(shape, ranks, names, get_rank() if _rank is None else _rank, mesh)
         if _init_backend:
             grid.open(backend_override)
-        self._place(device_type, grid, tuple((axis,) for axis in range(len(shape))), names)
+        self._device_type, self._grid, self._names = device_type, grid, names
+        self._dims: tuple[Axes, ...] = tuple((axis,) for axis in range(len(shape)))
 
-    def _place(self, device_type: str, grid: Grid, dims: tuple[Axes, ...], names: tuple[str, ...] | None) -> None:
+    def _part(self, dims: tuple[Axes, ...], names: tuple[str, ...] | None) -> DeviceMesh:
         """dims: the grid's axes that each dimension runs over; several where it was flattened."""
-        self._device_type, self._grid, self._dims, self._names = device_type, grid, dims, names
-
-    @classmethod
-    def _part(cls, mesh: DeviceMesh, dims: tuple[Axes, ...], names: tuple[str, ...] | None) -> DeviceMesh:
-        part = cls.__new__(cls)
-        part._place(mesh._device_type, mesh._grid, dims, names)
+        part = copy.copy(self)
+        part._dims, part._names = dims, names
         return part
 
     # ---- what it is ----
@@ -203,7 +201,7 @@ class DeviceMesh:
             raise KeyError(f"Invalid mesh_dim_names {names} specified. Mesh dim indices should be in ascending order.")
         if self._grid.coordinate is None and sum(map(len, dims)) < len(self._grid.shape):
             raise RuntimeError(f"rank {self._grid.rank} is not in the mesh, so no part of it along {names} is its own")
-        return self if names == self._names else DeviceMesh._part(self, dims, names)
+        return self if names == self._names else self._part(dims, names)
 
     def _flatten(self, mesh_dim_name: str | None = None, backend_override: Any = None) -> DeviceMesh:
         """A mesh of one dimension over all of this one's ranks, with a group of its own; all ranks call it.
@@ -222,7 +220,7 @@ class DeviceMesh:
             raise ValueError(f"{name} already exists for submesh of the {self}: the names of its mesh and of what was "
                              f"flattened are {taken}. Please specify another valid mesh_dim_name.")
         self._grid.flatten(name, axes, backend_override)
-        return DeviceMesh._part(self, (axes,), (name,))
+        return self._part((axes,), (name,))
 
     @staticmethod
     def from_group(group: ProcessGroup | list[ProcessGroup], device_type: str, mesh: Any = None, *,

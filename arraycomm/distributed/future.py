@@ -42,7 +42,7 @@ class Future(concurrent.futures.Future[Any]):
         self.add_done_callback(run)
         return after
 
-    def add_done_callback(self, callback: Callable[[Future], Any]) -> None:  # type: ignore[override]
+    def add_done_callback(self, callback: Callable[[Future], Any]) -> None:
         """callback(this future), once it is complete; now if it is. What it raises is logged."""
         def call(_: object) -> None:
             try:

@@ -112,8 +112,7 @@ def _tcp(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterato
     if not parts.port or not parts.hostname:
         raise ValueError("Error initializing torch.distributed using tcp:// rendezvous: port number missing")
     rank, size = _required(query, "tcp")
-    libuv = query.get("use_libuv", os.environ.get("USE_LIBUV", "1")) == "1"
-    yield _store(parts.hostname, parts.port, rank, size, timeout, libuv), rank, size
+    yield _store(parts.hostname, parts.port, rank, size, timeout, query), rank, size
     raise RuntimeError("Unable to perform re-rendezvous using tcp:// method")
 
 
@@ -133,8 +132,7 @@ def _env(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterato
     rank, size = (_from(query, name) for name in _OWN)
     _in_world(rank, size, " and ".join(f"{name}=" if name in query else name.upper() for name in _OWN) + " of env://")
     port = _from({}, "master_port")
-    libuv = query.get("use_libuv", os.environ.get("USE_LIBUV", "1")) == "1"
-    yield _store(os.environ["MASTER_ADDR"], port, rank, size, timeout, libuv), rank, size
+    yield _store(os.environ["MASTER_ADDR"], port, rank, size, timeout, query), rank, size
     raise RuntimeError("Unable to perform re-rendezvous using env:// method")
 
 
@@ -149,8 +147,9 @@ def _from(query: dict[str, str], name: str) -> int:
     return number(os.environ, name.upper())
 
 
-def _store(host: str, port: int, rank: int, size: int, timeout: timedelta, libuv: bool) -> core.Store:
+def _store(host: str, port: int, rank: int, size: int, timeout: timedelta, query: dict[str, str]) -> core.Store:
     """Served by rank 0, or by the launcher: torchrun's agent, whose store every attempt uses under a prefix, or ours."""
+    libuv = query.get("use_libuv", os.environ.get("USE_LIBUV", "1")) == "1"
     attempt = f"/worker/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     if hosted(os.environ):
         return PrefixStore(attempt, TCPStore(host, port, None, False, timeout, use_libuv=libuv))

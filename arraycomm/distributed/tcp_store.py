@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 from arraycomm.core.base import settings
 from arraycomm.core.base.errors import DistNetworkError, DistStoreError
@@ -58,9 +59,7 @@ class TCPStore(ForwardingStore, Store):
             self._inner = _join(host_name, port, size, timeout)
             return
 
-        def serve() -> core.TCPStore:
-            return _serve(host_name, port, size, timeout, master_listen_fd)
-
+        serve = partial(_serve, host_name, port, size, timeout, master_listen_fd)
         self._inner = served = self._shared(port, timeout, master_listen_fd, serve) if multi_tenant else serve()
         try:
             if size is not None:

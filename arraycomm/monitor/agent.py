@@ -109,10 +109,6 @@ def _groups(texts: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     return {text["row"]: {name: text[name] for name in ("group", "rank", "size")} for text in texts if "group" in text}
 
 
-def _answer(about: dict[str, Any]) -> None:
-    print(json.dumps(about), flush=True)
-
-
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its rank
     orders = json.loads(sys.stdin.readline())
@@ -128,9 +124,9 @@ def main() -> int:
             server = Server(store, orders)
         agent = Agent(orders, store)
     except (DistError, OSError, ValueError) as error:
-        _answer({"error": f"{type(error).__name__}: {error}"})
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         return 1
-    _answer({"store_port": store.port, "port": server.port if server else 0})
+    print(json.dumps({"store_port": store.port, "port": server.port if server else 0}), flush=True)
     return _serve(agent, server, store)
 
 

@@ -72,8 +72,7 @@ def exposition(reports: dict[int, Report], size: int, verdict: Verdict) -> str:
 
 def _histogram(rows: list[tuple[dict[str, object], dict[str, Any]]]) -> Iterator[str]:
     name = "arraycomm_operation_seconds"
-    yield f"# HELP {name} Duration of operations, from the call to its end as the program sees it."
-    yield f"# TYPE {name} histogram"
+    yield from _family(name, "histogram", "Duration of operations, from the call to its end as the program sees it.", ())
     for labels, total in rows:
         sum_so_far = 0
         for bucket, number in enumerate(total["buckets"][:-1]):

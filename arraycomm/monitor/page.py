@@ -75,7 +75,7 @@ class DebugServer:
         except BaseException:
             self.close()
             raise
-        self._recorder = Recorder(group, self._board, self._left)
+        self._recorder = Recorder(group, self._board, self._release)
         atexit.register(self._exited)
         _servers.add(self)
 
@@ -100,7 +100,8 @@ class DebugServer:
 
     def _start(self, group: Group, port: int, timeout: float, dumped: dict[str, Any] | None) -> None:
         _lingering[:] = [process for process in _lingering if process.poll() is None]
-        host = _meeting_host(group.all_gather_object([_host(), _address()]))
+        hosts = group.all_gather_object([_host(), _address()])
+        host = loopback_address() if len({name for name, _ in hosts}) == 1 else hosts[0][1]  # rank 0's where they don't share one
         orders = {"rank": group.rank, "size": group.size, "world": group.name, "pid": os.getpid(), "host": host}
         if group.rank == 0:
             token = secrets.token_urlsafe(16)
@@ -115,7 +116,8 @@ class DebugServer:
         if errors:
             raise DistBackendError(f"the debug server of group {group.name!r} cannot be started: {errors[0]}")
         if group.rank == 0:
-            self.url = f"http://{_in_url(loopback_address())}:{told['port']}/?token={token}"
+            here = loopback_address()
+            self.url = f"http://{f'[{here}]' if ':' in here else here}:{told['port']}/?token={token}"
             log().warning("the debug page of group %r is at %s", group.name, self.url)
 
     def _ask(self, orders: dict[str, Any]) -> dict[str, Any]:
@@ -143,14 +145,11 @@ class DebugServer:
 
     # ---- ending ----
 
-    def _left(self) -> None:
-        """The group has been closed: the process tells so, and rank 0's serves on until all have."""
-        self._release(at_once=False)
-
     def _exited(self) -> None:
         self._board.end(EXITED)
 
-    def _release(self, at_once: bool) -> None:
+    def _release(self, at_once: bool = False) -> None:
+        """at_once False: the group has been closed. The process reports that, and rank 0's serves on until all have."""
         atexit.unregister(self._exited)
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
@@ -199,18 +198,9 @@ def _host() -> str:
         return f"{file.read().strip()} {os.readlink('/proc/self/ns/net')} {socket.gethostname()}"
 
 
-def _in_url(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
-
-
 def _address() -> str:
     """Where other hosts reach this one; loopback where none can."""
     try:
         return (select_addresses() or [outside_address()])[0]
     except DistNetworkError:
         return loopback_address()
-
-
-def _meeting_host(told: list[list[str]]) -> str:
-    """Loopback where all ranks share it, else rank 0's address."""
-    return loopback_address() if len({host for host, _ in told}) == 1 else told[0][1]

@@ -18,7 +18,6 @@ REASONS = {
     "arraycomm/distributed/nn/functional.py": "names that it offers, torch's",
     "arraycomm/distributed/process_groups/options.py": "torch's older names",
     "arraycomm/frameworks/jax/eager.py": "a function for each; others are methods of Group",
-    "arraycomm/frameworks/jax/derivatives.py": "what has no derivative",
     "backends/nccl/__init__.py": "what NCCL gained later",
 }
 PEERS = "bench/peers/"  # what each library offers, and its function for it

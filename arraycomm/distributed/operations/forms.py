@@ -18,25 +18,13 @@ from arraycomm.core.base.typed import Any
 from ..process_groups import options
 from .reduce_op import ReduceOp
 
-
-def _is_op(value: Any) -> bool:
-    return isinstance(value, ReduceOp) or type(value).__module__.startswith("torch.")
-
-
-def _is_timeout(value: Any) -> bool:
-    return value is None or isinstance(value, timedelta)
-
-
-def _is_root(value: Any) -> bool:
-    return hasattr(value, "__index__") and not hasattr(value, "__dlpack__")
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
-
-
 # What tells the forms apart. Everything else is an array or a list, which the function looks at itself.
-_FITS: dict[str, Callable[[Any], bool]] = {"op": _is_op, "timeout": _is_timeout, "root": _is_root, "tensors": _is_list}
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "op": lambda value: isinstance(value, ReduceOp) or type(value).__module__.startswith("torch."),
+    "timeout": lambda value: value is None or isinstance(value, timedelta),
+    "root": lambda value: hasattr(value, "__index__") and not hasattr(value, "__dlpack__"),
+    "tensors": lambda value: isinstance(value, (list, tuple)),
+}
 _SHOWN = {"op": "op: ReduceOp", "timeout": "timeout: timedelta | None", "root": "root: int"}
 
 

@@ -95,7 +95,9 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
     """
     if state.default is not None:
         raise ValueError("trying to initialize the default process group twice!")
-    asked = _asked(backend, device_id)
+    if backend is None and device_id is not None:
+        backend = backends.get_default_backend_for_device(device_id)
+    asked = Backend(Backend.UNDEFINED if backend is None else backend)
     config = BackendConfig(asked)
     seconds = seconds_of(timeout, asked)
     if store is not None and init_method is not None:
@@ -121,12 +123,6 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
         except BaseException:
             _destroy_all()
             raise
-
-
-def _asked(backend: Any, device_id: Any) -> str:
-    if backend is not None:
-        return Backend(backend)
-    return Backend.UNDEFINED if device_id is None else backends.get_default_backend_for_device(device_id)
 
 
 def _meet(init_method: str | None, store: Any, rank: int, size: int, seconds: float, world: str,

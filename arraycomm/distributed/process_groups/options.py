@@ -70,14 +70,10 @@ class BroadcastOptions(_Rooted):
     rootTensor = 0
 
 
-class ReduceOptions(_Rooted):
+class ReduceOptions(_Reducing, _Rooted):
     """Of reduce(). rootTensor as in BroadcastOptions."""
 
     rootTensor = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reduceOp: Any = ReduceOp.SUM
 
 
 class GatherOptions(_Rooted):

@@ -179,8 +179,7 @@ def initialize(*, timeout: float | timedelta | None = None) -> None:
         raise RuntimeError("JAX's backend has been made, with other collectives: call arraycomm.frameworks.jax.initialize() "
                            "before anything that makes it, as jax.devices(), jnp.zeros() and jax.device_put() do")
     _State.timeout = seconds_of(timeout)
-    register()
-    _join()
+    plug()
 
 
 def register() -> None:

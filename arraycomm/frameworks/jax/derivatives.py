@@ -5,7 +5,6 @@ So what went to all ranks collects from all: sum transposes to sum, all_gather t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -106,13 +105,9 @@ def _jvp_message(primals: Any, tangents: Any, *, call: Call) -> Any:
                               "which has, for one pair of ranks too, or jax.lax.stop_gradient on what is sent")
 
 
-def _register() -> None:
-    rules: dict[str, Callable[..., Any]] = {"send": _jvp_message, "recv": _jvp_message}
-    for kind, primitive in PRIMITIVES.items():
-        if kind != "barrier":
-            ad.primitive_jvps[primitive] = rules.get(kind, _jvp)
-        if kind not in ("barrier", "send", "recv"):
-            ad.primitive_transposes[primitive] = _transpose
-
-
-_register()
+for _kind, _primitive in PRIMITIVES.items():
+    if _kind in ("send", "recv"):
+        ad.primitive_jvps[_primitive] = _jvp_message
+    elif _kind != "barrier":
+        ad.primitive_jvps[_primitive] = _jvp
+        ad.primitive_transposes[_primitive] = _transpose

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from arraycomm.distributed.operations import objects
 from arraycomm.distributed.operations.collectives import broadcast
 from arraycomm.distributed.process_groups.process_group import ProcessGroup
 from arraycomm.distributed.process_groups.world import resolve
@@ -144,11 +143,6 @@ class DistributedDataParallel(nn.Module):
         _dense(self._reducer)
         self._reducer.hook = lambda bucket: hook(state, bucket)
 
-    def _from_all(self, mine: Any) -> list[Any]:
-        everybody: list[Any] = [None] * self.process_group.size()
-        objects.all_gather_object(everybody, mine, group=self.process_group)
-        return everybody
-
     def _parameters_and_buffers(self) -> list[torch.Tensor]:
         return [x for named in (self.module.named_parameters(), self.module.named_buffers())
                 for _, x in _kept(self.module, named)]
@@ -157,9 +151,9 @@ class DistributedDataParallel(nn.Module):
         sparse = _sparse(self.module)
         mine = [(name, list(p.shape), str(p.dtype), p.requires_grad, p in sparse)
                 for name, p in _kept(self.module, self.module.named_parameters())]
-        everybody, chosen = self._from_all(mine), self._from_all({
+        everybody, chosen = map(self.process_group.core.all_gather_object, (mine, {
             "bucket_cap_mb": self.bucket_bytes_cap / 2**20, "broadcast_buffers": bool(self.broadcast_buffers),
-            "find_unused_parameters": bool(self.find_unused_parameters), "static_graph": bool(self.static_graph)})
+            "find_unused_parameters": bool(self.find_unused_parameters), "static_graph": bool(self.static_graph)}))
         for rank, theirs in enumerate(chosen):
             if theirs != chosen[0]:
                 raise RuntimeError(f"DDP expects the same arguments on all ranks, but rank 0 has {chosen[0]}, while rank {rank} "
@@ -177,7 +171,10 @@ class DistributedDataParallel(nn.Module):
     def _take_from_first(self, tensors: list[torch.Tensor]) -> None:
         """Rank 0's values in these tensors, one broadcast for all of a dtype. By `data`, as in torch, where autograd does not see
         it: a forward between another one and its backward writes buffers too."""
-        for alike in _by_kind(tensors):
+        kinds: dict[Any, list[torch.Tensor]] = {}
+        for t in tensors:
+            kinds.setdefault((t.dtype, t.device), []).append(t)
+        for alike in kinds.values():
             flat = torch.cat([t.detach().reshape(-1) for t in alike])
             broadcast(flat, group_src=0, group=self.process_group)
             if self.process_group.rank() == 0:
@@ -200,13 +197,6 @@ def _trained(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
             raise RuntimeError(f"{name!r} is computed from other tensors, whose gradients this DistributedDataParallel cannot "
                                "average: call the module inside, `.module`, in torch.func.functional_call()")
     return found
-
-
-def _by_kind(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
-    kinds: dict[Any, list[torch.Tensor]] = {}
-    for t in tensors:
-        kinds.setdefault((t.dtype, t.device), []).append(t)
-    return list(kinds.values())
 
 
 def _bucket_bytes(mebibytes: float | None) -> int:
