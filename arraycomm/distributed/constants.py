@@ -1,7 +1,5 @@
 """Timeouts of groups, under torch's names."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from .process_groups.world import default_pg_timeout

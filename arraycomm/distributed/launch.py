@@ -17,14 +17,11 @@ _OUTPUT = "output goes to the console, and with --log-dir to files as well"
 _TORCHRUN = "use torchrun, which starts programs of this module too"
 # Options of torch's launcher that are not here, and what there is instead.
 _REFUSED = {
-    "-t --tee": _OUTPUT, "-r --redirects": _OUTPUT, "--local-ranks-filter --local_ranks_filter": _OUTPUT,
-    "--duplicate-stdout-filters --duplicate_stdout_filters": _OUTPUT,
-    "--duplicate-stderr-filters --duplicate_stderr_filters": _OUTPUT, "--logs-specs --logs_specs": _OUTPUT,
-    "--rdzv-conf --rdzv_conf": "all nodes have 300 s to come", "--local-addr --local_addr": "give --master-addr",
-    "--shutdown-timeout --shutdown_timeout": "ranks have 1.2 s after SIGTERM, 10 s after a signal that is passed on",
-    "--signals-to-handle --signals_to_handle": "SIGINT, SIGTERM and SIGHUP are passed on",
-    "--event-log-handler --event_log_handler": _TORCHRUN, "--run-path --run_path": _TORCHRUN,
-    "--numa-binding --numa_binding": _TORCHRUN, "--virtual-local-rank --virtual_local_rank": _TORCHRUN,
+    "--tee -t": _OUTPUT, "--redirects -r": _OUTPUT, "--local-ranks-filter": _OUTPUT, "--duplicate-stdout-filters": _OUTPUT,
+    "--duplicate-stderr-filters": _OUTPUT, "--logs-specs": _OUTPUT, "--rdzv-conf": "all nodes have 300 s to come",
+    "--local-addr": "give --master-addr", "--shutdown-timeout": "ranks have 1.2 s after SIGTERM, 10 s after a signal that is "
+    "passed on", "--signals-to-handle": "SIGINT, SIGTERM and SIGHUP are passed on", "--event-log-handler": _TORCHRUN,
+    "--run-path": _TORCHRUN, "--numa-binding": _TORCHRUN, "--virtual-local-rank": _TORCHRUN,
 }
 
 
@@ -96,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--monitor-interval", type=float, metavar="S", help="of no effect: ends of ranks are events here")
     add("--start-method", choices=("spawn", "fork", "forkserver"), help="of no effect: programs are started anew")
     for names, instead in _REFUSED.items():
-        parser.add_argument(*names.split(), action=_Refused, nargs="?", const=instead, help=argparse.SUPPRESS)
+        add(*names.split(), action=_Refused, nargs="?", const=instead, help=argparse.SUPPRESS)
     parser.add_argument("program", metavar="training_script", help="script, module or program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
     parser.set_defaults(prefix=False, keep_going=False)

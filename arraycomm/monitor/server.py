@@ -183,39 +183,37 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        address = urlsplit(self.path)
-        if not self._permitted(address.query):
-            return
-        if address.path == "/":
+        path = self._permitted()
+        if path == "/":
             nonce = secrets.token_urlsafe(16)
             page = _PAGE.read_text(encoding="utf-8").replace("NONCE", nonce)
             self._send(page, "text/html; charset=utf-8", nonce)
-        elif address.path == "/state":
+        elif path == "/state":
             self._send(json.dumps(self.job.state()), "application/json")
-        elif address.path == "/metrics":
+        elif path == "/metrics":
             self._send(self.job.metrics(), CONTENT_TYPE)
-        else:
+        elif path is not None:
             self.send_error(HTTPStatus.NOT_FOUND, "there are /, /state, /metrics and, to POST to, /stacks")
 
     def do_POST(self) -> None:
-        address = urlsplit(self.path)
-        if not self._permitted(address.query):
-            return
-        if address.path == "/stacks":
+        path = self._permitted()
+        if path == "/stacks":
             self._send(json.dumps(self.job.stacks()), "application/json")
-        else:
+        elif path is not None:
             self.send_error(HTTPStatus.NOT_FOUND, "there is /stacks to POST to")
 
-    def _permitted(self, query: str) -> bool:
+    def _permitted(self) -> str | None:
+        """The path that is asked for; None once it has been refused."""
+        address = urlsplit(self.path)
         host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         if host not in _HOSTS:
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "this server is called 127.0.0.1 or localhost")
-            return False
-        given = parse_qs(query).get("token", [""])[0] or self.headers.get("Authorization", "").removeprefix("Bearer ")
+            return None
+        given = parse_qs(address.query).get("token", [""])[0] or self.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self.job.token.encode()):
             self.send_error(HTTPStatus.FORBIDDEN, "the address needs ?token=, as start_debug_server() told it")
-            return False
-        return True
+            return None
+        return address.path
 
     def _send(self, text: str, kind: str, nonce: str = "") -> None:
         body = text.encode()

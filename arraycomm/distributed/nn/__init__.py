@@ -1,7 +1,5 @@
 """Collectives through which gradients flow, as torch.distributed.nn has them; needs torch."""
 
-from __future__ import annotations
-
 from ..torch_only import stand_in
 from . import functional
 from .functional import *  # noqa: F403

@@ -1,7 +1,5 @@
 """The functions of arraycomm.frameworks.torch.autograd under the name that programs know."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 __all__ = ["all_gather", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "gather", "reduce", "reduce_scatter",

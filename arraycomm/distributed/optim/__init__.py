@@ -1,7 +1,5 @@
 """Optimizers that torch.distributed.optim has: all work on torch's own groups."""
 
-from __future__ import annotations
-
 from ..torch_only import stand_in
 
 __all__ = ["DistributedOptimizer", "PostLocalSGDOptimizer", "ZeroRedundancyOptimizer"]

@@ -19,16 +19,7 @@ from . import devices as known_devices
 _ENGINES = {"gloo": "socket"}
 
 
-class BackendType(enum.IntEnum):
-    """torch's numbers."""
-
-    UNDEFINED = 0
-    GLOO = 1
-    NCCL = 2
-    UCC = 3
-    MPI = 4
-    XCCL = 5
-    CUSTOM = 6
+BackendType = enum.IntEnum("BackendType", ["UNDEFINED", "GLOO", "NCCL", "UCC", "MPI", "XCCL", "CUSTOM"], start=0)  # torch's
 
 
 class Plugin(Record):

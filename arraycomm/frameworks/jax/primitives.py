@@ -93,18 +93,12 @@ def number(group: Group, platform: str) -> int:
     return found
 
 
-def _gives(call: Call) -> bool:
-    """Whether this rank's x takes part."""
-    if call.kind == "permute":
-        return call.root >= 0
-    return call.kind not in KINDS or KINDS[call.kind].has_part(KINDS[call.kind].gives, call.group.rank, call.root)
-
-
-def _gets(call: Call) -> bool:
-    """Whether a result is written on this rank; otherwise it is zeros, which XLA makes."""
-    if call.kind == "permute":
-        return call.source >= 0
-    return call.kind not in KINDS or KINDS[call.kind].has_part(KINDS[call.kind].gets, call.group.rank, call.root)
+def _has_part(call: Call, side: str, peer: int) -> bool:
+    """Whether this rank "gives" its x, or "gets" a result; otherwise that is zeros, which XLA makes. peer: of a permutation."""
+    if call.kind not in KINDS:
+        return call.kind != "permute" or peer >= 0
+    kind = KINDS[call.kind]
+    return kind.has_part(getattr(kind, side), call.group.rank, call.root)
 
 
 def _fields(call: Call, operands: Any, platform: str) -> np.ndarray[Any, Any]:
@@ -115,7 +109,8 @@ def _fields(call: Call, operands: Any, platform: str) -> np.ndarray[Any, Any]:
     bits = struct.unpack("=q", struct.pack("=d", call.op.factor))[0]
     compared = call.kind in COLLECTIVES and operands
     values = [number(call.group, platform), _KINDS[call.kind], count, arguments.dtype(x.dtype), call.op.code, bits, call.root,
-              call.source, call.tag, shapes.layout(tuple(shape)) if compared else 0, _gives(call), call.derived]
+              call.source, call.tag, shapes.layout(tuple(shape)) if compared else 0, _has_part(call, "gives", call.root),
+              call.derived]
     assert len(values) == lib.ACOMM_XLA_FIELDS
     return np.array(values, np.int64)
 
@@ -137,7 +132,7 @@ def _may_be_overwritten(value: Any) -> bool:
 def _lower(context: Any, *operands: Any, call: Call, platform: str) -> Any:
     in_place = call.kind in _IN_PLACE and _may_be_overwritten(operands[0])
     token = context.tokens_in.get(EFFECT)
-    written = context.avals_out if _gets(call) else ()
+    written = context.avals_out if _has_part(call, "gets", call.source) else ()
     with_token = context.replace(avals_in=(*context.avals_in, abstract_token), avals_out=(*written, abstract_token))
     watch(call.group)
     rule = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True, operand_output_aliases={0: 0} if in_place else None)

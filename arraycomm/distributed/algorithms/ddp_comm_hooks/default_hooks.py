@@ -1,7 +1,5 @@
 """Averages, as they are or in fewer bits."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 __all__ = ["allreduce_hook", "bf16_compress_hook", "bf16_compress_wrapper", "fp16_compress_hook", "fp16_compress_wrapper"]

@@ -1,7 +1,5 @@
 """PowerSGD."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 __all__ = ["PowerSGDState", "powerSGD_hook"]
