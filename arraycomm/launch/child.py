@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, cast
 from ..core.base.errors import Aborted, PeerLost
 from ..core.base.lifeline import tie
 from ..core.bootstrap import secret
-from . import inherited
-from .environ import Place, enough_for_xla
+from .environ import Place, enough_for_xla, inherited
 
 
 class Answer(NamedTuple):
@@ -111,7 +110,7 @@ def run(task: Task) -> None:
     if task.inherited_writer >= 0:
         os.close(task.inherited_writer)
     tie(task.lifeline.fileno(), os.getpid())
-    for name in os.environ.keys() - inherited.environ(os.environ).keys():
+    for name in os.environ.keys() - inherited(os.environ).keys():
         del os.environ[name]
     secret_fd = None if task.secret is None else secret.to_descriptor(task.secret)
     os.environ.update(enough_for_xla(os.environ) | task.place.variables(secret_fd))

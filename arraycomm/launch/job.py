@@ -17,8 +17,7 @@ from pathlib import Path
 
 from ..core.base.command import add_version
 from ..core.base.errors import DistError
-from . import inherited
-from .environ import Place, enough_for_xla
+from .environ import Place, enough_for_xla, inherited, signals
 from .nodes import Meeting, meet
 from .run import Job, Plan
 
@@ -108,7 +107,7 @@ def launch(options: argparse.Namespace, extras: Extras | None = None) -> int:
     """Starts, watches and ends this node's ranks. `options` are those of arraycomm-run; the result is its exit code."""
     extras = extras or Extras()
     try:
-        with inherited.signals():
+        with signals():
             for attempt in range(extras.restarts + 1):
                 code, failed = _attempt(options, extras, attempt)
                 if not failed or attempt == extras.restarts:
@@ -169,7 +168,7 @@ def _log_names(folder: Path, ranks: Sequence[int]) -> str:
 
 
 def _base_environ(nproc: int) -> dict[str, str]:
-    base = inherited.environ(os.environ)
+    base = inherited(os.environ)
     if nproc > 1 and "OMP_NUM_THREADS" not in base:
         # Every rank would start a thread per core. torchrun decides the same and says so too.
         print("arraycomm-run: OMP_NUM_THREADS is not set; the ranks get OMP_NUM_THREADS=1", file=sys.stderr)

@@ -177,6 +177,13 @@ def as_many(name: str, xs: Sequence[Any], size: int) -> None:
         raise RuntimeError(f"`{name}`: invalid tensor list size {len(xs)}, must be the size of the group, {size}")
 
 
+def one_each(name: str, buffers: Sequence[Buffer], size: int, one: Buffer, alike: Sequence[Buffer]) -> None:
+    """A list with an array for each rank, all of the dtype of `one`, and those of them that are `alike` of its shape."""
+    as_many(name, buffers, size)
+    same_dtype(one, *buffers)
+    same_shape(name, one.shape, alike)
+
+
 def whole(name: str, numbers: Any) -> list[int]:
     """The numbers of a list, none for None. TypeError unless they are whole."""
     try:

@@ -63,13 +63,10 @@ def reduce(tensor: Any, dst: int | None = None, op: ReduceOp = ReduceOp.SUM, gro
     if pg is None:
         return None
     root, async_op = arguments.peer(pg, dst, group_dst), bool(async_op)
-    if pg.rank() != root:
-        source = arguments.read("tensor", tensor)
-        reduction = arguments.reduction("reduce", op, source.dtype)
-        return ended(pg.core.reduce(source, root, reduction, async_op=async_op), async_op, (tensor,))
-    place, settle = arguments.written("tensor", tensor)
+    gets = pg.rank() == root
+    place, settle = arguments.written("tensor", tensor) if gets else (arguments.read("tensor", tensor), None)
     reduction = arguments.reduction("reduce", op, place.dtype)
-    pending = pg.core.reduce(place, root, reduction, out=place, async_op=async_op)
+    pending = pg.core.reduce(place, root, reduction, out=place if gets else None, async_op=async_op)
     return ended(pending, async_op, (tensor,), settle)
 
 
@@ -85,13 +82,9 @@ def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = 
     if pg is None:
         return None
     root, async_op = arguments.peer(pg, src, group_src), bool(async_op)
-    core = pg.core
-    if pg.rank() == root:
-        source = arguments.read("tensor", tensor)
-        pending = core.broadcast(source, root, out=None if source.readonly else source, async_op=async_op)
-        return ended(pending, async_op, (tensor,))
-    place, settle = arguments.written("tensor", tensor)
-    return ended(core.broadcast(place, root, out=place, async_op=async_op), async_op, (tensor,), settle)
+    place, settle = (arguments.read("tensor", tensor), None) if pg.rank() == root else arguments.written("tensor", tensor)
+    pending = pg.core.broadcast(place, root, out=None if place.readonly else place, async_op=async_op)
+    return ended(pending, async_op, (tensor,), settle)
 
 
 def all_gather_single(output_tensor: Any, input_tensor: Any, group: ProcessGroup | None = None,

@@ -23,9 +23,7 @@ def all_gather(tensor_list: list[Any], tensor: Any, group: ProcessGroup | None =
         return None
     places, settle = arguments.written_all("tensor_list", tensor_list)
     source = arguments.read("tensor", tensor)
-    arguments.as_many("tensor_list", places, pg.size())
-    arguments.same_dtype(source, *places)
-    arguments.same_shape("tensor_list", source.shape, places[pg.rank() : pg.rank() + 1])
+    arguments.one_each("tensor_list", places, pg.size(), source, places[pg.rank() : pg.rank() + 1])
     whole, spread = target(places)
     counts = [place.count for place in places]
     even, source = len(set(counts)) == 1, flat(source)
@@ -50,9 +48,7 @@ def gather(tensor: Any, gather_list: list[Any] | None = None, dst: int | None = 
     if not gather_list:
         raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
     places, settle = arguments.written_all("gather_list", gather_list)
-    arguments.as_many("gather_list", places, pg.size())
-    arguments.same_dtype(source, *places)
-    arguments.same_shape("gather_list", source.shape, places)
+    arguments.one_each("gather_list", places, pg.size(), source, places)
     whole, spread = target(places)
     pending = core.gather(flat(source), root, out=whole, async_op=async_op)
     return ended(pending, async_op, gather_list, arguments.both(spread, settle))
@@ -74,9 +70,7 @@ def scatter(tensor: Any, scatter_list: list[Any] | None = None, src: int | None 
     if not scatter_list:
         raise ValueError("Argument ``scatter_list`` must be specified on source rank.")
     sources = arguments.read_all("scatter_list", scatter_list)
-    arguments.as_many("scatter_list", sources, pg.size())
-    arguments.same_dtype(place, *sources)
-    arguments.same_shape("scatter_list", place.shape, sources)
+    arguments.one_each("scatter_list", sources, pg.size(), place, sources)
     whole = arguments.apart(joined(sources), to)
     return ended(core.scatter(whole, root, out=to, async_op=async_op), async_op, (tensor,), settle)
 
@@ -89,9 +83,7 @@ def reduce_scatter(output: Any, input_list: list[Any], op: ReduceOp = ReduceOp.S
         return None
     sources = arguments.read_all("input_list", input_list)
     place, settle = arguments.written("output", output)
-    arguments.as_many("input_list", sources, pg.size())
-    arguments.same_dtype(place, *sources)
-    arguments.same_shape("input_list", place.shape, sources[pg.rank() : pg.rank() + 1])
+    arguments.one_each("input_list", sources, pg.size(), place, sources[pg.rank() : pg.rank() + 1])
     reduction = arguments.reduction("reduce_scatter", op, place.dtype)
     counts, to = [source.count for source in sources], flat(place)
     whole = arguments.apart(joined(sources), to)

@@ -5,6 +5,7 @@ Each list has the same length k on all ranks; array i of rank r counts as member
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -115,20 +116,11 @@ def all_gather_multigpu(output_tensor_lists: list[list[Any]], input_tensor_list:
     for places, _ in outputs:
         same_dtype(*sources, *places)
         same_shape("output_tensor_lists", sources[0].shape, [*sources, *places])
-    whole, settle = target(outputs[0][0])
-    for places, last in outputs:
-        settle = both(settle, both(_spread(whole, places) if places is not outputs[0][0] else None, last))
-    source = arguments.apart(joined(sources), whole)
+    wholes, spreads = zip(*(target(places) for places, _ in outputs), strict=True)
+    steps: list[Any] = [functools.partial(_copies, wholes[0], wholes), *spreads, *(last for _, last in outputs)]
+    source, whole = arguments.apart(joined(sources), wholes[0]), wholes[0]
     pending = pg.core.all_gather(source, out=whole, async_op=bool(async_op))
-    return ended(pending, bool(async_op), [x for xs in output_tensor_lists for x in xs], settle)
-
-
-def _spread(whole: Buffer, places: Sequence[Buffer]) -> Callable[[], Any]:
-    def spread() -> None:
-        for index, place in enumerate(places):
-            copy(whole.part(index * place.count, place.shape), place)
-
-    return spread
+    return ended(pending, bool(async_op), [x for xs in output_tensor_lists for x in xs], functools.reduce(both, steps))
 
 
 def reduce_scatter_multigpu(output_tensor_list: list[Any], input_tensor_lists: list[list[Any]], op: ReduceOp = ReduceOp.SUM,
