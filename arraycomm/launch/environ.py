@@ -1,5 +1,5 @@
-"""The environment by which a rank knows who it is and where the others meet, and what a launcher must not pass on of its own: a job
-around it, ignored ends of children, blocked signals."""
+"""The environment by which a rank knows who it is and where the others meet, and what a launcher has inherited and must not pass
+on: a job around it, ignored ends of children, blocked signals."""
 
 from __future__ import annotations
 

@@ -62,14 +62,12 @@ class Failure(NamedTuple):
         return f"rank {self.rank} (pid {self.pid} on {socket.gethostname()}) {describe_exit(self.code)}"
 
 
-@dataclass
 class Job:
     """`run()` once. The exit code is the first failing rank's, 128 + n for signals, 0 when all went well, or, where they keep
     going, any."""
 
-    plan: Plan
-
-    def __post_init__(self) -> None:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
         self._selector = selectors.PollSelector()  # epoll takes no files
         self._out, self._err = Sink("stdout"), Sink("stderr")
         self._lifeline = Lifeline()

@@ -184,17 +184,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         ranks = read(given.folder, given.run)
-    except (ValueError, OSError) as error:
-        print(f"arraycomm-trace: {error}", file=sys.stderr)
-        return 1
-    events = merge(ranks)
-    output = given.output or next(path for path in _merged(given.folder) if not os.path.lexists(path))
-    if any(output.exists() and output.samefile(rank.path) for rank in ranks):
-        parser.error(f"-o {output} is the trace of a rank, which is kept: choose another name")
-    try:
+        output = given.output or next(path for path in _merged(given.folder) if not os.path.lexists(path))
+        if any(output.exists() and output.samefile(rank.path) for rank in ranks):
+            parser.error(f"-o {output} is the trace of a rank, which is kept: choose another name")
+        events = merge(ranks)
         with output.open("w" if given.output else "x", encoding="ascii") as file:
             file.write(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
-    except OSError as error:
+    except (ValueError, OSError) as error:
         print(f"arraycomm-trace: {error}", file=sys.stderr)
         return 1
     missing = sorted(set(range(ranks[0].about["size"])) - {rank.about["rank"] for rank in ranks})

@@ -15,7 +15,6 @@ from functools import wraps
 
 from arraycomm.core.base.typed import Any
 
-from ..process_groups import options
 from .reduce_op import ReduceOp
 
 # What tells the forms apart. Everything else is an array or a list, which the function looks at itself.
@@ -39,8 +38,8 @@ class _Form:
         self.needed = sum("=" not in part for part in parts)
         self.fits = {name: _FITS[name] for name in self.names if name in _FITS}
         if "opts" in self.names:
-            kind = getattr(options, parts[-1].partition("=")[2])
-            self.fits["opts"] = lambda value: isinstance(value, kind)
+            kind = parts[-1].partition("=")[2]  # of options.py, or torch's own of the same name and fields
+            self.fits["opts"] = lambda value: kind in [cls.__name__ for cls in type(value).__mro__]
         self.leading = [name for name in self.names if name not in ("op", "timeout", "root", "opts")]
 
     def bind(self, given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any] | None:

@@ -61,18 +61,6 @@ _OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUC
 _NO_LIMIT = timedelta(0)  # torch says -1 ms for the group's
 
 
-def _facade(value: Any) -> Any:
-    """torch's options as the facade's; anything else as it is."""
-    name = type(value).__name__
-    if not name.endswith("Options") or isinstance(value, options.Options):
-        return value
-    told = getattr(options, name)()
-    for name in ("timeout", "reduceOp", "rootRank"):
-        if hasattr(value, name):
-            setattr(told, name, getattr(value, name))
-    return told
-
-
 class ProcessGroup(dist.ProcessGroup):
     """Made by torch.distributed.init_process_group("arraycomm") and new_group().
 
@@ -159,13 +147,12 @@ class ProcessGroup(dist.ProcessGroup):
 
 
 def _passed_on(name: str) -> Any:
-    """The facade's method with torch's options and Work."""
+    """The facade's method, which takes torch's options as its own, with torch's Work."""
     theirs = getattr(Operations, name)
 
     @functools.wraps(theirs)
     def method(self: ProcessGroup, *args: Any, **named: Any) -> Work:
-        named = {key: _facade(value) for key, value in named.items()}
-        return Work(theirs(self.facade, *map(_facade, args), **named), self._futures)
+        return Work(theirs(self.facade, *args, **named), self._futures)
 
     return method
 
