@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from arraycomm.core.base.command import command
 from arraycomm.launch import job
@@ -88,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rdzv-endpoint", type=_endpoint, metavar="HOST:PORT", help="--master-addr and --master-port in one")
     add("--rdzv-id", default="none", metavar="NAME", help="told to the ranks as TORCHELASTIC_RUN_ID")
     add("--role", default="default", metavar="NAME", help="told to the ranks as ROLE_NAME")
-    add("--max-restarts", type=job.at_least(0), default=0, metavar="N",
+    add("--max-restarts", type=partial(job.at_least, 0), default=0, metavar="N",
         help="start all ranks again when one fails, N times at most; one node")
     add("--monitor-interval", type=float, metavar="S", help="of no effect: ends of ranks are events here")
     add("--start-method", choices=("spawn", "fork", "forkserver"), help="of no effect: programs are started anew")

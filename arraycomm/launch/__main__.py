@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import arraycomm._engine as engine
 
@@ -51,7 +52,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add = add_common(parser)
     add("--nproc-per-node", "-n", "-np", type=nproc, default=1, metavar="N",
         help="ranks on this node; auto: one per GPU, or per core where there is none; cpu: one per core; gpu: one per GPU")
-    add("--nnodes", type=at_least(1), default=1, metavar="N", help="number of nodes; start the launcher on each")
+    add("--nnodes", type=partial(at_least, 1), default=1, metavar="N", help="number of nodes; start the launcher on each")
     add("--standalone", action="store_true", help="one node, any free port: as without it")
     add("--keep-going", action="store_true", help="a rank that fails does not end the others: for programs that go on without it")
     add("--no-prefix", dest="prefix", action="store_false", help="pass output on without [rank R] before each line")

@@ -57,14 +57,11 @@ def nproc(text: str) -> int:
     return int(text)
 
 
-def at_least(minimum: int) -> Callable[[str], int]:
+def at_least(minimum: int, text: str) -> int:
     """Of an option: a number."""
-    def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < minimum:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
-        return int(text)
-
-    return parse
+    if not text.isdecimal() or int(text) < minimum:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
+    return int(text)
 
 
 def port(text: str) -> int:
@@ -80,7 +77,7 @@ def add_common(parser: argparse.ArgumentParser) -> Callable[..., None]:
         names = [*short, name, name[:2] + name[2:].replace("-", "_")]
         parser.add_argument(*dict.fromkeys(names), **settings)  # type: ignore[arg-type]
 
-    add("--node-rank", type=at_least(0), default=0, metavar="R", help="this node's number, from 0")
+    add("--node-rank", type=partial(at_least, 0), default=0, metavar="R", help="this node's number, from 0")
     add("--master-addr", metavar="ADDRESS", help="address of node 0 (default: loopback, one node only)")
     add("--master-port", type=port, default=0, metavar="PORT",
         help=f"port of the store on node 0 (default: a free one; for several nodes {DEFAULT_PORT})")

@@ -39,39 +39,24 @@ def broadcast(tensor: torch.Tensor, src: int, group: Group = None) -> torch.Tens
     """src's tensor on every rank. Backward: the sum of the gradients at src, zeros elsewhere."""
     pg = resolve(group)
 
-    def run(x: torch.Tensor) -> torch.Tensor:
-        found = x.clone()
-        collectives.broadcast(found, src, group=pg)
-        return found
-
     def back(gradient: torch.Tensor) -> Sequence[torch.Tensor]:
         total = reduce(gradient, src, group=pg)
         return [total if _is_rank(pg, src) else torch.zeros_like(total)]
 
-    return _Collective.apply(run, back, tensor)
+    return _Collective.apply(_copied(lambda x: collectives.broadcast(x, src, group=pg)), back, tensor)
 
 
 def reduce(tensor: torch.Tensor, dst: int, op: ReduceOp = ReduceOp.SUM, group: Group = None) -> torch.Tensor:
     """The reduction at dst; elsewhere the tensor itself, which means nothing. Backward: dst's gradient on every rank."""
     pg = _differentiable(group, op)
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        found = x.clone()
-        collectives.reduce(found, dst, op, group=pg)
-        return found
-
+    run = _copied(lambda x: collectives.reduce(x, dst, op, group=pg))
     return _Collective.apply(run, lambda gradient: _shares([broadcast(gradient.contiguous(), dst, pg)], op, pg), tensor)
 
 
 def all_reduce(tensor: torch.Tensor, op: ReduceOp = ReduceOp.SUM, group: Group = None) -> torch.Tensor:
     """The reduction on every rank. Backward: the gradients reduced alike. SUM and AVG; TypeError for other reductions."""
     pg = _differentiable(group, op)
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        found = x.clone(memory_format=torch.contiguous_format)
-        collectives.all_reduce(found, op, group=pg)
-        return found
-
+    run = _copied(lambda x: collectives.all_reduce(x, op, group=pg), memory_format=torch.contiguous_format)
     return _Collective.apply(run, lambda gradient: [all_reduce(gradient, op, pg)], tensor)
 
 
@@ -164,6 +149,16 @@ def _differentiable(group: Group, op: ReduceOp) -> ProcessGroup:
 def _shares(gradients: Sequence[torch.Tensor], op: ReduceOp, pg: ProcessGroup) -> Sequence[torch.Tensor]:
     """What of a result's gradients is an input's."""
     return [g / pg.size() for g in gradients] if op == ReduceOp.AVG else gradients
+
+
+def _copied(call: Callable[[torch.Tensor], Any], **copy: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The call, which works in place, on a copy."""
+    def run(x: torch.Tensor) -> torch.Tensor:
+        found = x.clone(**copy)
+        call(found)
+        return found
+
+    return run
 
 
 def _empty_like(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,24 +31,21 @@ def allreduce_hook(state: Any, bucket: Bucket) -> Any:
     return _averaged(bucket.buffer(), state)
 
 
-def _wrapper(dtype: torch.dtype) -> Callable[[Hook], Hook]:
-    def wrap(hook: Hook) -> Hook:
-        def compressed(state: Any, bucket: Bucket) -> Any:
-            buffer = bucket.buffer()
-            bucket.set_buffer(buffer.to(dtype))
-            return hook(state, bucket).then(lambda ended: buffer.copy_(_one(ended.value())))
+def _compressed(dtype: torch.dtype, hook: Hook) -> Hook:
+    def compressed(state: Any, bucket: Bucket) -> Any:
+        buffer = bucket.buffer()
+        bucket.set_buffer(buffer.to(dtype))
+        return hook(state, bucket).then(lambda ended: buffer.copy_(_one(ended.value())))
 
-        return compressed
-
-    return wrap
+    return compressed
 
 
 def _one(value: Any) -> torch.Tensor:
     return value[0] if isinstance(value, (list, tuple)) else value
 
 
-fp16_compress_wrapper = _wrapper(torch.float16)
-bf16_compress_wrapper = _wrapper(torch.bfloat16)
+fp16_compress_wrapper = partial(_compressed, torch.float16)
+bf16_compress_wrapper = partial(_compressed, torch.bfloat16)
 fp16_compress_hook = fp16_compress_wrapper(allreduce_hook)
 bf16_compress_hook = bf16_compress_wrapper(allreduce_hook)
 

@@ -67,7 +67,7 @@ class Reducer:
         self._nodes = [get_gradient_edge(p).node for p in self._parameters]  # they keep alive what the identities name
         me = weakref.ref(self)
         for index, node in enumerate(self._nodes):  # not on the tensor: torch.utils.swap_tensors loses its hooks
-            node.register_hook(_told(me, index))
+            node.register_hook(functools.partial(_told, me, index))
         self._left, self._counts, self._next = list(self._times), [0] * len(self._parameters), 0
         self._frozen: list[int] = []
 
@@ -263,14 +263,11 @@ def identity(parameter: torch.Tensor) -> Any:
     return parameter._cdata, parameter.dtype, parameter.device, parameter.shape
 
 
-def _told(reducer: weakref.ref[Reducer], index: int) -> Callable[[Any, Any], None]:
+def _told(reducer: weakref.ref[Reducer], index: int, *_: Any) -> None:
     """A parameter's hook. It must not keep the reducer alive: a cycle through torch is not found by Python."""
-    def hook(_: Any, __: Any) -> None:
-        found = reducer()
-        if found is not None:
-            found._come(index)
-
-    return hook
+    found = reducer()
+    if found is not None:
+        found._come(index)
 
 
 def _tensors(outputs: Any) -> list[torch.Tensor]:
