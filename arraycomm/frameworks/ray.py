@@ -3,7 +3,7 @@
     collective.init_collective_group(world_size, rank, backend="arraycomm", group_name="default")
 
 Arrays are NumPy's, torch's and CuPy's, one a call (the multigpu forms are refused). The ranks meet through Ray's key-value
-store: rank 0 serves a store on its node and tells its address and a fresh secret there, to whoever may read that.
+store: rank 0 serves a store on its node and writes its address and a fresh secret there; readers of Ray's store can read both.
 Operations have the timeout ARRAYCOMM_TIMEOUT; errors are this package's.
 """
 

@@ -37,7 +37,7 @@ class Agent:
 
     def __init__(self, orders: dict[str, Any], store: TCPStore) -> None:
         self._rank, self._pid, self._store = orders["rank"], orders["pid"], store
-        self._board, self._door = Board(orders["board"]), (orders["signal"], orders["stacks"])
+        self._board, self._stack_signal = Board(orders["board"]), (orders["signal"], orders["stacks"])
         self._process = Process(self._pid)
         self._count = 0
         self._answered = [int(word) for word in store.multi_get([STACKS, WATCHED])]
@@ -97,7 +97,7 @@ class Agent:
         if ended:
             return no_stacks(ended)
         try:
-            text = ask(self._pid, *self._door)
+            text = ask(self._pid, *self._stack_signal)
         except OSError as error:
             return f"No stacks: {error}"
         state = self._process.look().get("state", "gone")

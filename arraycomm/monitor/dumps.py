@@ -43,8 +43,8 @@ def check(folder: Any, interval: Any, enabled: Any) -> dict[str, Any] | None:
 class Dumps:
     """In rank 0's agent, in a thread of its own. Raises OSError when files cannot be made in the folder."""
 
-    def __init__(self, server: Server, orders: dict[str, Any], patience: float) -> None:
-        self._server, self._patience = server, patience
+    def __init__(self, server: Server, orders: dict[str, Any], limit: float) -> None:
+        self._server, self._limit = server, limit
         self._folder, self._interval = Path(orders["folder"]), orders["interval"]
         known: dict[str, Callable[[], str]] = {"stacks": self._stacks, "fr_trace": self._records}
         self._kinds = {name: known[name] for name in orders["names"]}
@@ -53,7 +53,7 @@ class Dumps:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        until = time.monotonic() + self._patience
+        until = time.monotonic() + self._limit
         while len(self._server.reports()) < self._server.size and time.monotonic() < until:
             time.sleep(INTERVAL / 2)
         while True:

@@ -30,7 +30,7 @@ from arraycomm.core.group.group import Group
 from . import dumps
 from .board import EXITED, STOPPED, Board
 from .recorder import Recorder
-from .stacks import Door
+from .stacks import StackFile
 
 __all__ = ["DebugServer", "start_debug_server"]
 
@@ -66,7 +66,7 @@ class DebugServer:
         self.url: str | None = None
         self._closed = False
         self._board = Board()
-        self._door: Door | None = None
+        self._stacks: StackFile | None = None
         self._process: subprocess.Popen[str] | None = None
         self._page: subprocess.Popen[str] | None = None  # rank 0's process, once its group has been closed
         self._recorder: Recorder | None = None
@@ -126,12 +126,12 @@ class DebugServer:
         An error is told as well, not raised: the other ranks wait for what this one says.
         """
         try:
-            self._door = Door()
+            self._stacks = StackFile()
             orders = {**orders, "secret": (job_secret.find() or b"").hex(), "board": self._board.descriptor,
-                      "stacks": self._door.descriptor, "signal": self._door.number}
+                      "stacks": self._stacks.descriptor, "signal": self._stacks.number}
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "arraycomm.monitor.agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                pass_fds=(self._board.descriptor, self._door.descriptor), start_new_session=True,
+                pass_fds=(self._board.descriptor, self._stacks.descriptor), start_new_session=True,
                 cwd=IMPORTED_FROM)
             assert self._process.stdin is not None and self._process.stdout is not None
             self._process.stdin.write(json.dumps(orders) + "\n")
@@ -157,8 +157,8 @@ class DebugServer:
             self._wait(process, at_once)
         if not self._closed:
             self._closed = True
-            if self._door is not None:
-                self._door.close()  # after the process: its signal would end this one
+            if self._stacks is not None:
+                self._stacks.close()  # after the process: its signal would end this one
             self._board.close()
 
     def _wait(self, process: subprocess.Popen[str], at_once: bool) -> None:

@@ -20,7 +20,7 @@ _LOOK, _QUIET, _LONGEST = 0.01, 3, 1.0  # s between looks; looks without a chang
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
-class Door:
+class StackFile:
     """The rank's side: where its stacks are written, and the signal that has them written."""
 
     def __init__(self) -> None:

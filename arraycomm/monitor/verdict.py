@@ -11,7 +11,7 @@ from arraycomm.core.base.typed import Any
 
 from .board import Report
 
-PATIENCE = 1.0  # s in an operation before it counts as waiting
+WAITING = 1.0  # s in an operation before it counts as waiting
 SILENCE = 10.0  # s without a report before a rank counts as lost
 _SENTENCES = 12  # of waits that are told
 
@@ -86,7 +86,7 @@ def _waits(report: Report, reports: dict[int, Report], members: dict[str, dict[i
 
 def _patient(waits: list[Wait]) -> tuple[Wait, ...]:
     """Those for what somebody has waited long enough for, the longest first."""
-    long = {wait.what for wait in waits if wait.seconds >= PATIENCE}
+    long = {wait.what for wait in waits if wait.seconds >= WAITING}
     return tuple(sorted((wait for wait in waits if wait.what in long), key=lambda wait: -wait.seconds))
 
 

@@ -198,7 +198,7 @@ def test_it_ends_though_a_rank_has_never_reported(monkeypatch: pytest.MonkeyPatc
 
 def _cannot(rank: int) -> None:
     if rank == 1:
-        page.Door = refuse  # type: ignore[misc, assignment]
+        page.StackFile = refuse  # type: ignore[misc, assignment]
     with arraycomm.init(timeout=20) as group:
         with pytest.raises(arraycomm.DistBackendError, match="rank 1: RuntimeError: no signal is free"):
             start_debug_server(group)

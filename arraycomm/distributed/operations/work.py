@@ -51,7 +51,7 @@ class Work(Boxable):
     """An operation under way. Its arrays must not be touched before it has ended.
 
     pending: the core's Work. arrays: what the operation writes, as result() gives it. settle: what remains to be done
-    here when it has ended (copying into strided arrays and lists); done once, by whoever sees the end first.
+    here when it has ended (copying into strided arrays and lists); done once, by the first thread that sees the end.
     A program's own class calls `super().__init__()` and defines wait() and what else it needs; the rest is that of an operation
     that has ended.
     """

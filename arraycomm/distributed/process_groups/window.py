@@ -40,9 +40,9 @@ class _Signal:
 
     def wait(self, timeout: float | None = None) -> None:
         left = max(0.0, self._end - time.monotonic())
-        patience = left if timeout is None else min(timeout, left)
-        if not self._taken and not self._window.wait_signal(self._rank, patience):
-            raise TimeoutError if patience < left else self._window.no_signal(self._rank)
+        limit = left if timeout is None else min(timeout, left)
+        if not self._taken and not self._window.wait_signal(self._rank, limit):
+            raise TimeoutError if limit < left else self._window.no_signal(self._rank)
         self._taken = True
 
     def done(self) -> bool:

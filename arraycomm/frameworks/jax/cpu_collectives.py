@@ -44,7 +44,7 @@ from .primitives import number
 
 _NAME = "jax"  # of its worlds
 _SOON = 10.0  # s for a thread that has nothing to wait for
-_PATIENCE = 100.0  # s, after which jaxlib ends processes that have lost one
+_JAXLIB_LIMIT = 100.0  # s, after which jaxlib ends processes that have lost one
 _BIND = "JAX_COORDINATOR_BIND_ADDRESS"  # all addresses of the host, unless it is set
 
 
@@ -94,7 +94,7 @@ class _Devices:
         for group in self._joined:
             group.abort(reason)
         here = [self._ranks[device] for device in self._worlds]
-        self._endpoint.await_others([rank for rank in self._ranks.values() if rank not in here], _PATIENCE)
+        self._endpoint.await_others([rank for rank in self._ranks.values() if rank not in here], _JAXLIB_LIMIT)
 
     def close(self) -> None:
         for world in self._worlds.values():
@@ -278,8 +278,8 @@ def _enough_threads() -> Iterator[None]:
 
 def _meet_by_jax() -> Rendezvous:
     """For a program that has told jax.distributed.initialize() itself who it is: JAX's coordinator says where rank 0 serves a
-    store. Where the job has no secret it says one too, made for this, to whoever may ask the coordinator; the job's own is not
-    told to anybody."""
+    store. Where the job has no secret, the store's own secret is there too, and every client of the coordinator can read it; the
+    job's secret is never sent."""
     state = distributed.global_state
     timeout = timedelta(seconds=seconds_of(_State.timeout))
     host = str(state.coordinator_address).rpartition(":")[0].strip("[]")

@@ -59,7 +59,7 @@ def report(group: int, error: BaseException | None, of_a_derivative: int = 0) ->
         error = Aborted(f"{_places[group]}: the group is closed; wait for results (jax.block_until_ready) before close(), or "
                         "make a new one with arraycomm.init() or split() and trace the function again with it")
     if isinstance(error, CollectiveTimeout):
-        error.args = (f"{error}{_crowd()}",)
+        error.args = (f"{error}{_oversubscribed()}",)
     if of_a_derivative:
         derived(error)
     kept = next(_numbers)
@@ -68,8 +68,8 @@ def report(group: int, error: BaseException | None, of_a_derivative: int = 0) ->
     return f"arraycomm error {kept}: {type(error).__name__}: {error}"
 
 
-def _crowd() -> str:
-    """What is the matter where programs of several Python threads wait for each other, on the ranks together."""
+def _oversubscribed() -> str:
+    """The cause where XLA has too few threads: programs of several Python threads wait for each other, across the ranks."""
     threads = lib.acomm_xla_threads()
     if threads == 1:
         return (". XLA has one thread here in which it executes programs: callbacks that read arrays (jax.debug.callback) and "
