@@ -61,19 +61,14 @@ def gpus() -> dict[str, str]:
     return facts()
 
 
-def operations() -> list[str]:
-    """The operations of the interface; every backend has all of them."""
-    return list(KINDS)
-
-
 def table() -> dict[str, dict[str, list[str]]]:
-    """operation -> device -> backends that can be used here, the preferred one first."""
+    """operation -> device -> backends that can be used here, the preferred one first. Every backend has all operations."""
     devices: dict[str, list[str]] = {kind.name.lower(): [] for kind in DeviceType}
     for name, reason in backends().items():
         if reason is None:
             for number in sorted(registry.load(name).devices):
                 devices.setdefault(device_name(number), []).append(name)
-    return {operation: devices for operation in operations()}
+    return {operation: devices for operation in KINDS}
 
 
 def settings_in_use(environ: Mapping[str, str]) -> list[dict[str, str]]:

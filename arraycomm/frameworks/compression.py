@@ -65,7 +65,11 @@ def _in_blocks(group: Group, values: Any, coding: _Coding, op: str, told: bytes)
     padded = np.zeros((group.size, length), _FLOAT32)
     padded.reshape(-1)[: len(values)] = values
     came = group.all_to_all(coding.encode(padded, told))
-    _check(group, came[:, -_TOLD:])
+    calls = came[:, -_TOLD:]  # all ranks have the same before them, and raise alike
+    odd = [rank for rank in range(group.size) if (calls[rank] != calls[0]).any()]
+    if odd:
+        raise mismatch(group, odd, f"compressed_all_reduce: rank {odd[0]} gave another number of values, scheme, op or block "
+                       "than rank 0")
     mine = coding.decode(came)
     with np.errstate(invalid="ignore", over="ignore"):
         total = mine[0]
@@ -74,14 +78,6 @@ def _in_blocks(group: Group, values: Any, coding: _Coding, op: str, told: bytes)
         if op == "avg":
             total = total / np.float32(group.size)
     return coding.decode(group.all_gather(coding.encode(total[None, :], told))).reshape(-1)[: len(values)]
-
-
-def _check(group: Group, told: Any) -> None:
-    """All ranks have the same before them, and raise alike."""
-    odd = tuple(rank for rank in range(group.size) if (told[rank] != told[0]).any())
-    if odd:
-        raise mismatch(group, odd, f"compressed_all_reduce: rank {odd[0]} gave another number of values, scheme, op or block "
-                       "than rank 0")
 
 
 class _Coding:

@@ -29,16 +29,12 @@ def GroupName(x: str) -> str:  # noqa: N802 - torch's name
 
 def get_rank(group: Any = None) -> int:
     """This process's rank in the group; -1 outside of it. ValueError before init_process_group()."""
-    if group is not None and is_outside(group):
-        return -1
-    return _open(group).rank()
+    return -1 if is_outside(group) else _open(group).rank()
 
 
 def get_world_size(group: Any = None) -> int:
     """The group's number of ranks; -1 outside of it. ValueError before init_process_group()."""
-    if group is not None and is_outside(group):
-        return -1
-    return _open(group).size()
+    return -1 if is_outside(group) else _open(group).size()
 
 
 def get_group_rank(group: Any, global_rank: int) -> int:

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 from arraycomm._engine import lib
 from arraycomm.core.arrays.buffer import Buffer
@@ -46,15 +47,16 @@ class Labels(Watcher):
     def __init__(self, group: Group, config: BackendConfig) -> None:
         self._group, self._config = group, config
 
-    def begin(self, call: Call) -> _Told:
+    def begin(self, call: Call) -> Any:
+        """What it gives has labels (of the call, entered) and lasting: the inner one of an asynchronous call, or None."""
         if not state.profiler._is_profiler_enabled:
             detach(self._group, self)
-            return _Told([], None)
+            return SimpleNamespace(labels=[], lasting=None)
         outer, inner = names(call, self._backend(call))
         runs = _runs(state.profiler)
         parameters = call.parameters
         given = parameters.get("x") if call.sequence else _array(parameters)
-        told = _Told([_label(outer), _label(inner, *_tensors(given))], None)
+        told = SimpleNamespace(labels=[_label(outer), _label(inner, *_tensors(given))], lasting=None)
         if runs:  # the first ends before the second, by which torch knows that one to be asynchronous
             told.lasting = _Lasting(told.labels.pop(), runs)
             self.begun(told)
@@ -67,12 +69,12 @@ class Labels(Watcher):
             return there[0]
         return self._config.device_backend_map.get(devices.name_of(devices.of_array(x)), there[0])
 
-    def begun(self, token: _Told) -> None:
+    def begun(self, token: Any) -> None:
         """Labels end in the thread and the order in which they began, or the profiler takes them for each other's."""
         while token.labels:
             token.labels.pop().__exit__(None, None, None)
 
-    def end(self, token: _Told, error: BaseException | None) -> None:
+    def end(self, token: Any, error: BaseException | None) -> None:
         self.begun(token)
         lasting, token.lasting = token.lasting, None
         if lasting is not None:
@@ -80,15 +82,6 @@ class Labels(Watcher):
 
     def closed(self, group: Group) -> None:
         detach(group, self)
-
-
-class _Told:
-    """labels: of the call, entered. lasting: the inner one of an asynchronous one, or None."""
-
-    __slots__ = ("labels", "lasting")
-
-    def __init__(self, labels: list[Any], lasting: _Lasting | None) -> None:
-        self.labels, self.lasting = labels, lasting
 
 
 class _Lasting:

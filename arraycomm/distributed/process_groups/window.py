@@ -12,7 +12,7 @@ from arraycomm.core.group.window import Window as CoreWindow
 
 from ..operations import arguments
 from ..operations.reduce_op import ReduceOp
-from ..operations.work import ENDED, Several, Work
+from ..operations.work import Several, Work
 from .process_group import ProcessGroup, seconds_of
 
 
@@ -113,11 +113,10 @@ class Window:
         """Takes one signal of peer_rank and waits until it is there. CollectiveTimeout."""
         core = self._there()
         core.check_rank(peer_rank)
+        work = Work(_Signal(core, peer_rank, self._seconds(timeout)))
         if not async_op:
-            if not core.wait_signal(peer_rank, self._seconds(timeout)):
-                raise core.no_signal(peer_rank)
-            return Work(ENDED, ())
-        return Work(_Signal(core, peer_rank, self._seconds(timeout)), ())
+            work.wait()
+        return work
 
     def fence(self, timeout: timedelta | None = None) -> None:
         """All ranks call it: what any of them asked of any other before has taken effect when it returns."""
@@ -169,8 +168,6 @@ class Window:
         return self._pg.core.timeout if timeout is None else seconds_of(timeout)
 
     def _work(self, pending: list[Any], arrays: tuple[Any, ...], async_op: bool, timeout: timedelta | None) -> Work:
-        if not pending:
-            return Work(ENDED, arrays)
         work = Work(Several(pending), arrays)
         if not async_op:
             work.wait(timedelta(seconds=self._seconds(timeout)))

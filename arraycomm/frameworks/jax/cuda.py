@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 import weakref
+from collections import namedtuple
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from arraycomm._engine import lib
 from arraycomm.core.arrays.buffer import Buffer
@@ -31,35 +32,12 @@ def know(number: int, group: Group) -> None:
     _groups[number] = weakref.ref(group)
 
 
-class _Fields(NamedTuple):
+class _Fields(namedtuple("_Fields", "number kind elements dtype redop factor root source tag layout gives derived")):
     """enum acomm_xla_field."""
-
-    number: int
-    kind: int
-    elements: int
-    dtype: int
-    redop: int
-    factor: int
-    root: int
-    source: int
-    tag: int
-    layout: int
-    gives: int
-    derived: int
 
     def op(self) -> ReduceOp:
         factor: float = struct.unpack("=d", struct.pack("=q", self.factor))[0]
         return _ops[self.redop] if self.redop in _ops else premul_sum(factor)
-
-
-class _Enqueued(NamedTuple):
-    """One operation. src, dst: None where this rank has none."""
-
-    group: Group
-    mover: Any
-    fields: _Fields
-    src: Buffer | None
-    dst: Buffer | None
 
 
 def enqueue(fields: tuple[int, ...], source: int, target: int, stream: int) -> str | None:
@@ -94,28 +72,28 @@ def _carry_out(group: Group, asked: _Fields, source: int, target: int, stream: i
     if int(DeviceType.CUDA) not in group._movers:
         group._routes.find(some, group.name)
     mover = group._movers[int(DeviceType.CUDA)]
-    one = _Enqueued(group, mover, asked, src, dst)
     if asked.kind in _RUN:
-        _RUN[asked.kind](one)
+        _RUN[asked.kind](group, mover, asked, src, dst)
     elif kind is not None:
         mover.collective(kind, src, dst, asked.op() if kind.reduces else None, asked.root, layout=asked.layout)
     enqueued(mover)
 
 
-def _permute(one: _Enqueued) -> None:
+def _permute(group: Group, mover: Any, asked: _Fields, src: Buffer | None, dst: Buffer | None) -> None:
     """At once, so that a ring does not lock itself out."""
     works = []
-    with one.group._routes.batch():
-        if one.src is not None:
-            works.append(one.mover.send(one.src, one.fields.root, one.fields.tag, async_op=True))
-        if one.dst is not None:
-            works.append(one.mover.recv(one.dst, one.fields.source, one.fields.tag, async_op=True))
+    with group._routes.batch():
+        if src is not None:
+            works.append(mover.send(src, asked.root, asked.tag, async_op=True))
+        if dst is not None:
+            works.append(mover.recv(dst, asked.source, asked.tag, async_op=True))
     for work in works:
         work.wait()  # NCCL's: by the program's stream
 
 
-_RUN: dict[int, Callable[[_Enqueued], object]] = {
-    lib.ACOMM_SEND: lambda one: one.mover.send(one.src, one.fields.root, one.fields.tag),
-    lib.ACOMM_RECV: lambda one: one.mover.recv(one.dst, None if one.fields.root < 0 else one.fields.root, one.fields.tag),
+# src, dst: None where this rank has none.
+_RUN: dict[int, Callable[[Group, Any, _Fields, Buffer | None, Buffer | None], object]] = {
+    lib.ACOMM_SEND: lambda group, mover, asked, src, dst: mover.send(src, asked.root, asked.tag),
+    lib.ACOMM_RECV: lambda group, mover, asked, src, dst: mover.recv(dst, None if asked.root < 0 else asked.root, asked.tag),
     lib.ACOMM_XLA_PERMUTE: _permute,
 }

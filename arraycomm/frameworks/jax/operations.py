@@ -110,15 +110,13 @@ def all_to_all(x: Any, *, group: Group) -> jax.Array:
 def broadcast(x: Any, root: int = 0, *, group: Group) -> jax.Array:
     """The root's x on every rank; elsewhere x tells shape and dtype."""
     x = _array(x, group)
-    root = arguments.root(root, group.size)
-    return _run(x, Call("broadcast", group, root=root))
+    return _run(x, Call("broadcast", group, root=arguments.root(root, group.size)))
 
 
 def reduce(x: Any, root: int = 0, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array:
     """As all_reduce, but only the root gets the result; the other ranks get zeros."""
     x = _array(x, group)
-    root = arguments.root(root, group.size)
-    return _run(x, Call("reduce", group, _reduction(x, op), root=root))
+    return _run(x, Call("reduce", group, root=arguments.root(root, group.size), op=_reduction(x, op)))
 
 
 def permute(x: Any, pairs: Sequence[tuple[int, int]], tag: int = 0, *, group: Group) -> jax.Array:
@@ -148,9 +146,7 @@ def _pair(pair: Any, size: int) -> tuple[int, int]:
 def send(x: Any, dest: int, tag: int = 0, *, group: Group) -> None:
     """Sends x to rank `dest`, which receives it by recv(). Blocks as Group.send(): to exchange arrays, use permute()."""
     x = _array(x, group)
-    dest = arguments.rank("dest", dest, group.size)
-    tag = arguments.tag(tag)
-    _run(x, Call("send", group, root=dest, tag=tag))
+    _run(x, Call("send", group, root=arguments.rank("dest", dest, group.size), tag=arguments.tag(tag)))
 
 
 def recv(source: int | None = None, tag: int = 0, *, like: Any, group: Group) -> jax.Array:
