@@ -38,22 +38,22 @@ class Meeting:
 
     def __post_init__(self) -> None:
         self.secret_fd = None if self.secret is None else secrets.to_descriptor(self.secret)
+        self._launch = PrefixStore("arraycomm-launch", self.store)  # of the launchers alone
 
     def agree(self, nproc: int, keep_going: bool) -> None:
         """Raises DistError when the nodes were started with different options, or twice with the same number."""
         if self.nnodes == 1:
             return
-        launch = self._prefixed()
-        if launch.add(f"node{self.node_rank}", 1) > 1:
+        if self._launch.add(f"node{self.node_rank}", 1) > 1:
             ends.turn_away(self.store, f"a second launcher with --node-rank {self.node_rank}, on host "
                                        f"{socket.gethostname()}, was turned away")
             raise DistError(f"a launcher with --node-rank {self.node_rank} has joined this job already")
         if self.node_rank > 0:
-            launch.will("left", {f"left{self.node_rank}": _LOST})
+            self._launch.will("left", {f"left{self.node_rank}": _LOST})
         mine = f"--nnodes {self.nnodes} --nproc-per-node {nproc}" + " --keep-going" * keep_going
         if self.node_rank == 0:
-            launch.set("shape", mine)
-        theirs = printable(launch.get("shape"))
+            self._launch.set("shape", mine)
+        theirs = printable(self._launch.get("shape"))
         if theirs != mine:
             ends.refuse(self.store, f"node {self.node_rank} (host {socket.gethostname()}) was refused: it was started with "
                                     f"{mine}, node 0 with {theirs}", self.secret)
@@ -70,40 +70,36 @@ class Meeting:
         """
         if self.nnodes == 1:
             return
-        launch = self._prefixed()
         try:
             if self.node_rank > 0:
-                launch.set(f"left{self.node_rank}", str(code))
+                self._launch.set(f"left{self.node_rank}", str(code))
             elif code == 0 or keep_going:
-                self._stay(launch, keep_going)
+                self._stay(keep_going)
         except DistStoreError as error:
             if code == 0:
                 print(f"arraycomm-run: this node has ended well, but the others did not say the same: {error}",
                       file=sys.stderr)
 
-    def _stay(self, launch: Store, keep_going: bool) -> None:
-        others = self._joined(launch) if keep_going else range(1, self.nnodes)
+    def _stay(self, keep_going: bool) -> None:
+        others = self._joined() if keep_going else range(1, self.nnodes)
         names = {f"left{rank}": rank for rank in others}
-        if keep_going and not launch.check(list(names)):
+        if keep_going and not self._launch.check(list(names)):
             print("arraycomm-run: the ranks of this node have ended; the launcher stays, as the other nodes' ranks meet in its "
                   "store", file=sys.stderr)
-        launch.wait(list(names), _FOR_GOOD if keep_going else _LEAVE)
-        lost = [str(rank) for name, rank in names.items() if launch.get(name).decode() == _LOST]
+        self._launch.wait(list(names), _FOR_GOOD if keep_going else _LEAVE)
+        lost = [str(rank) for name, rank in names.items() if self._launch.get(name).decode() == _LOST]
         if lost:
             print(f"arraycomm-run: the launcher of node {', '.join(lost)} was lost", file=sys.stderr)
 
-    def _joined(self, launch: Store) -> list[int]:
+    def _joined(self) -> list[int]:
         """The other nodes, but for those whose launcher does not come: nobody would say that it has ended."""
         names = {f"node{rank}": rank for rank in range(1, self.nnodes)}
         try:
-            launch.wait(list(names), _LEAVE)
+            self._launch.wait(list(names), _LEAVE)
         except DistStoreError:
-            absent = [str(rank) for name, rank in names.items() if not launch.check([name])]
+            absent = [str(rank) for name, rank in names.items() if not self._launch.check([name])]
             print(f"arraycomm-run: the launcher of node {', '.join(absent)} has not come, and is not waited for", file=sys.stderr)
-        return [rank for name, rank in names.items() if launch.check([name])]
-
-    def _prefixed(self) -> Store:
-        return PrefixStore("arraycomm-launch", self.store)
+        return [rank for name, rank in names.items() if self._launch.check([name])]
 
     def close(self) -> None:
         """Idempotent."""

@@ -79,9 +79,7 @@ class Work(Boxable):
         """As wait()."""
         self._end(None)
 
-    def block_current_stream(self) -> None:
-        """As wait(): work on arrays in host memory has no stream that could wait instead."""
-        self._end(None)
+    block_current_stream = synchronize  # work on arrays in host memory has no stream that could wait instead
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not."""

@@ -16,7 +16,7 @@ from datetime import timedelta
 from arraycomm.core.base.errors import DistStoreError
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.bootstrap.gathering import agreed, signed
-from arraycomm.core.bootstrap.rendezvous import rendezvous
+from arraycomm.core.bootstrap.rendezvous import Rendezvous, rendezvous
 from arraycomm.core.bootstrap.secret import find
 from arraycomm.core.bootstrap.store import PrefixStore, Store
 
@@ -26,8 +26,6 @@ from .member_lists import MemberList
 from .options import ReconfigureOptions
 
 if TYPE_CHECKING:
-    from arraycomm.core.bootstrap.rendezvous import Rendezvous
-
     from .process_group import ProcessGroup
 
 _HANDLE = "arraycomm"  # what our handles begin with

@@ -12,10 +12,13 @@ from arraycomm.core.base.errors import DeviceError, counted_in
 from arraycomm.core.base.log import log
 from arraycomm.core.base.printable import numbered
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from arraycomm.core.bootstrap.rendezvous import Rendezvous
+from arraycomm.core.bootstrap.store import Store
 from arraycomm.core.diagnostics.watch import Watched, attach
 from arraycomm.core.group import arguments
 from arraycomm.core.group.group import Group
 from arraycomm.core.group.start import open_group
+from arraycomm.core.interface.backend import Backend as Engine
 
 from .. import debug
 from ..constants import default_pg_nccl_timeout
@@ -31,10 +34,6 @@ from .members import Members
 from .world import state
 
 if TYPE_CHECKING:
-    from arraycomm.core.bootstrap.rendezvous import Rendezvous
-    from arraycomm.core.bootstrap.store import Store
-    from arraycomm.core.interface.backend import Backend as Engine
-
     from .window import Window
 
 _WAITING = "wait() orders the device's stream behind the operation, and wait(timeout) blocks the host"

@@ -11,7 +11,7 @@ from arraycomm.distributed.operations.collectives import all_reduce
 from arraycomm.distributed.operations.reduce_op import ReduceOp
 from arraycomm.distributed.process_groups.process_group import ProcessGroup
 
-from .sparse import all_reduce as sparse_all_reduce
+from ..sparse import sparse_all_reduce
 
 
 class Bucket:
@@ -97,6 +97,27 @@ class Bucket:
         self.set_buffer(self.whole)
 
 
+@torch.no_grad()
+def all_reduce_sparse_in_place(group: ProcessGroup, tensor: torch.Tensor, op: str) -> None:
+    """all_reduce_sparse(), whose result replaces what the tensor held."""
+    tensor.copy_(all_reduce_sparse(group, tensor, op.lower()))
+
+
+@torch.no_grad()
+def all_reduce_sparse(group: ProcessGroup, tensor: torch.Tensor, op: str) -> torch.Tensor:
+    """all_reduce of a sparse tensor (COO): a new one, coalesced, on the tensor's device; what lies on a GPU goes by the host.
+
+    RuntimeError for reductions in which what is missing would not count as zeros.
+    """
+    if op not in ("sum", "avg"):
+        raise RuntimeError(f"all_reduce of sparse tensors is SUM or AVG, got {op.upper()}; use to_dense()")
+    given = tensor.detach().coalesce()
+    indices, values = sparse_all_reduce(group.core, given.indices().cpu(), given.values().cpu(),
+                                        given.shape[: given.sparse_dim()], op=op)
+    return torch.sparse_coo_tensor(indices.to(given.device), values.to(given.device), given.shape, is_coalesced=True,
+                                   check_invariants=False)
+
+
 class SparseBucket:
     """One parameter whose gradients have some of its rows only: that of an nn.Embedding(sparse=True).
 
@@ -126,7 +147,7 @@ class SparseBucket:
             p = self._parameter
             mine = torch.sparse_coo_tensor(p.new_zeros(1, 0, dtype=torch.int64), p.new_zeros(0, *p.shape[1:]), p.shape,
                                            check_invariants=False)
-        return [sparse_all_reduce(self._pg, mine, "avg")]
+        return [all_reduce_sparse(self._pg, mine, "avg")]
 
     def begin(self) -> None:
         self.missing, self._gradient = 1, None

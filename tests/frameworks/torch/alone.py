@@ -33,7 +33,7 @@ class Absent(types.ModuleType):
 faulthandler.dump_traceback_later(60, exit=True)
 sys.modules["torch.distributed"] = torch.distributed = Absent("torch.distributed")  # type: ignore[assignment]
 
-from arraycomm.frameworks.torch import DistributedDataParallel, autograd, comm_hooks, register, sparse  # noqa: E402
+from arraycomm.frameworks.torch import DistributedDataParallel, autograd, bucket, comm_hooks, register  # noqa: E402
 
 register()  # without effect
 
@@ -241,7 +241,7 @@ def sparse_on_another_device() -> None:
         def cpu(self) -> torch.Tensor | None:
             return self._part
 
-    total = sparse.all_reduce(dist.group.WORLD, Elsewhere(), "sum")
+    total = bucket.all_reduce_sparse(dist.group.WORLD, Elsewhere(), "sum")
     assert total.device.type == "meta" and total.is_sparse and total._nnz() == 2 and total.shape == (4,)
 
 
