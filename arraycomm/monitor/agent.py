@@ -112,10 +112,9 @@ def _groups(texts: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its rank
     orders = json.loads(sys.stdin.readline())
-    secret = bytes.fromhex(orders["secret"])
     try:
-        store = TCPStore(orders["host"], orders["store_port"], is_master=orders["rank"] == 0, timeout=_TIMEOUT, secret=secret,
-                         job=orders["job"])
+        store = TCPStore(orders["host"], orders["store_port"], is_master=orders["rank"] == 0, timeout=_TIMEOUT,
+                         secret=bytes.fromhex(orders["secret"]), job=orders["job"])
         server = None
         if orders["rank"] == 0:
             from .server import Server  # http.server, which the others need not load

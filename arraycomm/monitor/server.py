@@ -51,7 +51,6 @@ class Server:
         self._reports: dict[int, tuple[Report, float]] = {}
         self._unreadable: set[int] = set()  # ranks whose last report was none
         self._since = time.monotonic()
-        self._keys = [f"report/{rank}" for rank in range(self.size)]
         self._http = _http(orders["port"], type("Handler", (_Handler,), {"job": self}))
         self.port = self._http.server_address[1]
         self._ended = threading.Event()
@@ -71,8 +70,8 @@ class Server:
 
     def collect(self) -> None:
         """Takes the reports that are new."""
-        for rank, key in enumerate(self._keys):
-            text = self._read(key)
+        for rank in range(self.size):
+            text = self._read(f"report/{rank}")
             report = None if text is None else _report(rank, text, self.size)
             with self._lock:
                 self._unreadable.discard(rank)
