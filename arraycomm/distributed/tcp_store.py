@@ -162,7 +162,7 @@ def _join(host: str, port: int, size: int | None, timeout: timedelta) -> core.TC
 
 
 def _serves_torch(host: str, port: int, timeout: timedelta) -> bool:
-    """Who serves there, asked until somebody does: a server of ours has a Unix socket beside its port."""
+    """Whether the server is torch's, once there is one: a server of ours has a Unix socket beside its port."""
     secret, seconds = find(), grace(timeout)
     torch = opener(host, port, seconds)
 

@@ -1,4 +1,4 @@
-"""How a job ends once a rank has failed: who is to blame, and which signal the others get when."""
+"""The end of a job in which a rank has failed: the rank that caused it, and the signals to the others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
-SETTLE_S = 0.3  # after the first failure: the rank that caused it may end later than those it took along
-PATIENT_S = 0.7  # the same as long as only such have ended: frameworks take their time to shut down
+SETTLE_S = 0.3  # after the first failure: the rank that caused it may end later than ranks that only lost it
+PATIENT_S = 0.7  # the same while only such ranks have ended: frameworks need time to shut down
 GRACE_S = 1.2  # between SIGTERM and SIGKILL; with PATIENT_S less than the promised 2 s
 CONSEQUENCES = ("PeerLost", "Aborted")  # errors of a rank that say another one failed before
 

@@ -42,8 +42,8 @@ class Place(NamedTuple):
 
 
 def enough_for_xla(environ: Mapping[str, str]) -> dict[str, str]:
-    """Two threads where JAX would have one in which it executes programs: a program that waits there for its peers keeps that
-    from its own callbacks (jax.debug.callback). It goes by PJRT_NPROC, else NPROC, else the processors that it may run on."""
+    """Two threads for XLA's programs where JAX would take one: a program that waits in the only thread for its peers blocks its
+    own callbacks (jax.debug.callback). JAX takes PJRT_NPROC, else NPROC, else the number of processors that it may use."""
     try:
         threads = environ.get("NPROC") or str(len(os.sched_getaffinity(0)))
     except OSError:  # a sandbox forbids to ask

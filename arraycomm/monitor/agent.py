@@ -1,9 +1,9 @@
 """The process beside a rank: reads its board twice a second and tells the server. `python -m arraycomm.monitor.agent`.
 
-A process, not a thread: it goes on when the rank holds the interpreter's lock, is stopped or dies, and tells so. It gets its
-orders as a line of JSON on its standard input (so the secret stands neither in arguments nor in the environment), answers
-with one, and ends when the rank says so, closes its group or is gone. Rank 0's also serves the page (server.py), until all
-ranks have ended.
+A process, not a thread: it goes on when the rank holds the interpreter's lock, is stopped or dies, and reports that. It reads its
+orders as a line of JSON from its standard input (so the secret stands neither in arguments nor in the environment), writes a
+line in answer, and ends when the rank ends it, closes its group or is gone. Rank 0's process also serves the page (server.py),
+until all ranks have ended.
 
 Reports go through a store (core/bootstrap/store) that rank 0's process serves for this purpose alone, authenticated as every
 connection of the job is.
@@ -43,11 +43,11 @@ class Agent:
         self._answered = [int(word) for word in store.multi_get([STACKS, WATCHED])]
 
     def run(self) -> bool:
-        """Reports until the rank has ended; whether it has only stopped this."""
+        """Reports until the rank has ended. True where the rank goes on, and only its recording has ended."""
         line = [0]
         while not self.look():
             if select.select(line, [], [], INTERVAL)[0]:  # the rank closes the line when it ends
-                line = []  # or has become another program (exec): that is said once
+                line = []  # or has become another program (exec): the end of the stream is seen once
         self._store.check([STACKS])  # the last report is there when this is answered
         return self._board.ended == STOPPED
 
@@ -131,14 +131,14 @@ def main() -> int:
 
 def _serve(agent: Agent, server: Any, store: TCPStore) -> int:
     null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (1, 2):  # a reader of the rank's output must not wait for this process
+    for descriptor in (1, 2):  # the reader of the rank's output must not wait for this process
         os.dup2(null, descriptor)
     try:
         stopped = agent.run()
         if server is not None and not stopped:
             server.linger()
     except DistError:
-        return 1  # rank 0's process is gone: there is nobody to tell
+        return 1  # rank 0's process is gone, and its store with it
     finally:
         store.close()
     return 0

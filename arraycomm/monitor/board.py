@@ -1,7 +1,7 @@
 """What a rank does, in memory that it shares with the process beside it (agent.py).
 
-The rank writes (core/native/flight/board.c), and never waits for a reader; the agent reads what stands there also when the rank
-hangs, is stopped or has died. Six parts, all of 64-bit words but the last:
+The rank writes (core/native/flight/board.c), and never waits for a reader; the agent can read while the rank hangs, is stopped or
+has died. Six parts, all of 64-bit words but the last:
 
     head       the process, how it ended, lengths
     groups     of each group: the last collective that began and that ended, bytes given
@@ -10,7 +10,7 @@ hangs, is stopped or has died. Six parts, all of 64-bit words but the last:
     records    the flight recorder: the last operations, a ring
     texts      lines of JSON that are only ever added: groups, kinds of operations, errors
 
-And what the agent makes of it for the server (server.py): a report.
+describe() and the keys below belong to the report that the agent makes of it for the server (server.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Has what a rank's groups do written on its board (core/diagnostics/flight.py)."""
+"""Recorder: the operations of a rank's groups, written to its board (core/diagnostics/flight.py)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Recorder(Recording):
             self._board.end(CLOSED)
             self._on_close()
 
-    # ---- what the flight asks for: numbers of texts ----
+    # ---- numbers of texts, for the flight recorder ----
 
     def about(self, operation: int, traits: Traits | None, given: dict[str, Any]) -> int:
         """The number of the text; 0 where there is no room."""

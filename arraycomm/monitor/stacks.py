@@ -1,8 +1,8 @@
-"""The stacks of all threads of a rank, asked for by the process beside it.
+"""The stacks of all threads of a rank, requested by the process beside it.
 
-The rank's faulthandler writes them, in a signal handler in C: it needs neither the interpreter's lock nor a thread that has
-time. The signal is one of the real-time ones that nobody else in the process handles. A rank that is stopped (SIGSTOP, a
-debugger) answers when it goes on.
+The rank's faulthandler writes them, in a signal handler in C, without the interpreter's lock and without a thread of its own. The
+signal is a real-time one for which the process has no other handler. A rank that is stopped (SIGSTOP, a debugger) answers when
+it goes on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class StackFile:
-    """The rank's side: where its stacks are written, and the signal that has them written."""
+    """The rank's side: the file for its stacks, and the signal at which they are written."""
 
     def __init__(self) -> None:
         self.number = _free_signal()

@@ -1,7 +1,8 @@
-"""Who waits for whom: what the reports of all ranks say together, in one line for somebody whose job hangs.
+"""The ranks that wait and the ranks that they wait for, from the reports of all ranks: one line for the user of a hung job.
 
-A rank waits when it has been in an operation for a second that others of the group have not come to (collectives), or that
-needs a message's other side. Who is waited for and waits for nobody is the cause; where everybody waits, it is a circle.
+A rank waits when it has been in an operation for a second that other ranks of the group have not begun (collectives), or whose
+other side is missing (messages). A rank for which others wait, and which itself waits for no rank, is the cause; where all
+wait, it is a deadlock.
 """
 
 from __future__ import annotations

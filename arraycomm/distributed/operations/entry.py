@@ -41,7 +41,7 @@ class Held(Record):
 
 
 class HeldWork:
-    """What an asynchronous call inside a coalescing manager returns: the manager is what one waits for."""
+    """The Work of an asynchronous call inside a coalescing manager: only the manager itself can be waited for."""
 
     def __getattr__(self, name: str) -> Any:
         raise ValueError(f"Illegal to call {name} on the work of one collective inside a coalescing manager; call wait() on "
@@ -49,7 +49,7 @@ class HeldWork:
 
 
 def begin(pg: ProcessGroup, held: Held, async_op: bool) -> Any:
-    """What the call returns: of the operation, or, in a coalescing manager of the group, of one that has been held back."""
+    """What the call returns: for an operation that has begun, or for one that a coalescing manager of the group holds back."""
     if pg.collected is None:
         return ended(held.start(async_op=async_op), async_op, (held.array,), held.settle)
     pg.collected.append(held)

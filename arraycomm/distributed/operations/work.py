@@ -50,9 +50,9 @@ class Boxable:
 class Work(Boxable):
     """An operation under way. Its arrays must not be touched before it has ended.
 
-    pending: the core's Work. arrays: what the operation writes, as result() gives it. settle: what remains to be done
-    here when it has ended (copying into strided arrays and lists); done once, by the first thread that sees the end.
-    A program's own class calls `super().__init__()` and defines wait() and what else it needs; the rest is that of an operation
+    pending: the core's Work. arrays: the results, as result() returns them. settle: the copies into strided arrays and lists that
+    remain when the operation has ended; called once, by the first thread that sees the end.
+    A class that a program derives calls `super().__init__()` and defines wait() and other methods; the rest is as of an operation
     that has ended.
     """
 
@@ -178,7 +178,7 @@ _settling = threading.RLock()
 
 
 class Settling(Work):
-    """One whose results are still to be copied to where they belong. Where it is dropped before, a thread sees to that."""
+    """A Work whose results are still to be copied to their arrays. A thread does so where the Work is dropped before."""
 
     __slots__ = ()
 

@@ -3,8 +3,8 @@
 operation's end, which for a synchronous one is its own, and is asynchronous (`is_async`) in both cases, as torch's is. With
 record_shapes=True it has the shapes of the tensors that the call gives, where torch has what takes them.
 
-Nothing is labelled, and nothing costs, while no profiler runs: plain calls look at a flag of torch's and take the slow path
-when it is set; that brings their group here (world.member), and its first operation after the profiler's end sends it away.
+Without a profiler there are no labels, and no cost: plain calls read a flag of torch's and take the slow path when it is set.
+The slow path attaches the labels to the group (world.member); the first operation after the profiler's end detaches them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The end of the process. JAX waits then for programs under way; they need their groups, which leave at the end as well."""
+"""The end of the process: JAX waits for programs under way, which need their groups, and groups are closed at the end as well."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _settled = False  # no program is under way
 
 
 def watch(group: Group) -> None:
-    """The group's programs end before it leaves. To be called once the group is there."""
+    """From now on the group's programs end before the group is closed."""
     _groups.add(group)
     atexit.unregister(_settle)
     atexit.register(_settle)  # behind the group's own, so it runs first
 
 
 def _settle() -> None:
-    """Unless the process ends by an exception: the peers do not wait for that, and are told which one by the group."""
+    """Unless the process ends by an exception: the group reports it to the peers, which do not wait for these programs."""
     global _settled
     if hasattr(sys, "ps1") or not hasattr(sys, "last_type"):  # interactively the last exception may be of long ago
         try:
