@@ -1,4 +1,4 @@
-/* engine: link/tcp.c memory/bounce.c link/shm.c base/doorbell.c memory/stores.c memory/stream.c group/transfer.c group/signature.c group/part.c group/select.c group/op.c group/completion.c group/wait.c base/interrupt.c group/shared/cpu.c group/shared/shared.c group/shared/symmetric.c memory/arena.c group/shared/window.c memory/peer_memory.c reduce/ collectives/ */
+/* engine: link/tcp.c memory/bounce.c link/shm.c base/doorbell.c memory/stores.c memory/stream.c group/transfer.c group/signature.c group/part.c group/select.c group/op.c group/completion.c group/wait.c base/interrupt.c group/shared/shared.c group/shared/symmetric.c memory/arena.c group/shared/window.c memory/peer_memory.c reduce/ collectives/ */
 #include <poll.h>
 #include "collective_calls.h"
 
@@ -118,7 +118,7 @@ static void rough_compare(int n)
         for (int rank = 0; rank < n; rank++)
             for (int turn = 0; turn < 2; turn++)
                 CHECK_MESSAGE(!memcmp(rough_results[turn][i][rank], first, bytes), "%s of %d", algorithms[i].name, n);
-        if (algorithms[i].run == all_reduce_bruck || algorithms[i].run == all_reduce_pairwise)
+        if (algorithms[i].run == all_reduce_bruck || algorithms[i].run == reduce_pairwise)
             CHECK_MESSAGE(!memcmp(first, want, bytes), "%s of %d: not in rank order", algorithms[i].name, n);
     }
     free(all);
@@ -185,7 +185,7 @@ static void reduce_unanswered(struct acomm_group *g)
     op.deadline = op.started + FAKE_SECOND / 20;
     ops.send = swallow;
     to->ops = &ops;
-    fake_expect(all_reduce_pairwise(&op) == ACOMM_TIMEOUT, "rank 0");
+    fake_expect(reduce_pairwise(&op) == ACOMM_TIMEOUT, "rank 0");
     to->ops = before;
     free(op.out);
 }

@@ -36,16 +36,6 @@ static inline char *blocks_at(const void *array, uint64_t offset)
     return array ? (char *)(uintptr_t)array + offset : NULL;
 }
 
-/* Elements of the largest block. */
-static inline uint64_t blocks_largest(const uint64_t *counts, uint64_t count, int ranks)
-{
-    uint64_t largest = counts ? 0 : count;
-    for (int rank = 0; counts && rank < ranks; rank++)
-        if (counts[rank] > largest)
-            largest = counts[rank];
-    return largest;
-}
-
 /* The part of a block that a segment covers, when segments are `bytes` of each block; may be empty. */
 static inline struct span blocks_part(struct span block, uint64_t segment, uint64_t bytes)
 {

@@ -76,7 +76,7 @@ int hierarchical_reduce_scatter(struct acomm_op *op)
     struct slices s;
     const struct hosts *h = &op->group->hosts;
     int buffers = h->most + h->count + 1;
-    uint64_t largest = blocks_largest(op->send_counts, op->count, op->group->size);
+    uint64_t largest = op_largest(op->send_counts, op->count, op->group->size);
     int rc = slices_open(&s, op, op->group->size, buffers, SEGMENT / (size_t)buffers);
     uint64_t segment = 0;
     do

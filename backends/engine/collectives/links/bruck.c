@@ -120,6 +120,7 @@ static void reduce_records(const struct records *r, uint64_t offset, uint64_t by
         reduce_all(&reduction, r->op->out, r->inputs, reduction.ranks, bytes / r->op->width);
 }
 
+/* reduce too: only the root has an output. */
 int all_reduce_bruck(struct acomm_op *op)
 {
     struct records r;
@@ -128,11 +129,6 @@ int all_reduce_bruck(struct acomm_op *op)
     if (!rc && op->out)
         reduce_records(&r, 0, bytes);
     return rc;
-}
-
-int reduce_bruck(struct acomm_op *op)
-{
-    return all_reduce_bruck(op); /* only the root has an output */
 }
 
 int broadcast_bruck(struct acomm_op *op)
@@ -145,21 +141,17 @@ int broadcast_bruck(struct acomm_op *op)
     return rc;
 }
 
+/* gather too. */
 int all_gather_bruck(struct acomm_op *op)
 {
     struct records r;
-    uint64_t largest = blocks_largest(op->recv_counts, op->count, op->team->size) * op->width;
+    uint64_t largest = op_largest(op->recv_counts, op->count, op->team->size) * op->width;
     int rc = bruck_gather(&r, op, largest, op_gathered(op, op->team->rank).bytes);
     for (int rank = 0; !rc && op->out && rank < r.n; rank++) {
         struct span block = op_gathered(op, rank);
         blocks_copy(blocks_at(op->out, block.offset), bruck_record(&r, rank), block.bytes);
     }
     return rc;
-}
-
-int gather_bruck(struct acomm_op *op)
-{
-    return all_gather_bruck(op); /* only the root has an output */
 }
 
 int scatter_bruck(struct acomm_op *op)

@@ -175,7 +175,7 @@ static int halving_scatter_segment(const struct halving *h, uint64_t segment)
 int reduce_scatter_halving(struct acomm_op *op)
 {
     size_t n = (size_t)op->team->size, part = SEGMENT_SCRATCH / n > PART_MIN ? SEGMENT_SCRATCH / n : PART_MIN;
-    uint64_t largest = blocks_largest(op->send_counts, op->count, op->team->size);
+    uint64_t largest = op_largest(op->send_counts, op->count, op->team->size);
     struct halving h;
     int rc = halving_open(&h, op, (int)n, part);
     for (uint64_t segment = 0; !rc && segment * h.p.segment < largest; segment++)

@@ -1,11 +1,12 @@
 /* Direct all_reduce: every rank owns a slice, gets everybody's part of it, reduces it in rank order with one rounding
  * at the end, and gives the result to all. Moves as little as the ring, narrow types unwidened, in two steps whatever
  * the number of ranks; but each rank talks to all others at once. The bits are those of the shared-memory forms.
- * reduce does the same and gives the result to the root only.
+ * reduce does the same and gives the result to the root only; in reduce_scatter the slices are the blocks, and nobody gets another's.
  *
  * The results of one segment travel together with the parts of the next. Between hosts parts go further ahead, so that links do not
  * idle while a segment is waited for: it comes a network's delay after it was sent, and of several connections one is always late
- * (docs/tcp.md). Inside a host that gains nothing, as more bytes under way are fewer in the caches.
+ * (docs/tcp.md). Inside a host that gains nothing, as more bytes under way are fewer in the caches. reduce_scatter, which has no
+ * results on their way, takes larger segments instead.
  *
  * Headers travel before the first parts, which nobody takes from a peer whose header differs, and nothing is written into the
  * array before all have been compared: a turn of all ranks less than comparing first. */
@@ -13,11 +14,13 @@
 #include <string.h>
 
 #include "group/signature.h"
+#include "collectives/blocks.h"
 #include "collectives/partials.h"
 
 #define SLICES ((size_t)2 << 20)      /* bytes of all ranks' parts of a slice together, at most; */
 #define SLICES_FAR ((size_t)256 << 10) /* between hosts at least this, so that short arrays too are several segments, */
 #define AHEAD_FAR 4                   /* whose parts are sent before the first of them is reduced */
+#define BLOCKS_FAR ((size_t)8 << 20)  /* the same of reduce_scatter, where each segment waits once for the network's delay */
 #define SLICE_MIN ((size_t)4 << 10)
 #define LINE ((size_t)64)
 
@@ -25,7 +28,6 @@ struct direct {
     struct acomm_op *op;
     struct reduction reduction;
     int rank, n;
-    bool everybody;           /* gets the result; otherwise the root */
     uint64_t slice;           /* elements of a whole slice */
     uint64_t segments, ahead; /* in all; whose parts are under way */
     char *parts;              /* n slices of each segment under way; the own one holds the result where there is no output */
@@ -36,32 +38,38 @@ struct direct {
 /* A step's transfers with a peer: headers or the results of a segment, to and from; parts of a later segment, to and from. */
 #define PEER_TRANSFERS 4
 
-static uint64_t ahead(const struct acomm_op *op)
+static bool scatters(const struct acomm_op *op)
 {
-    return op->group->loopback ? 1 : AHEAD_FAR;
+    return op->kind == ACOMM_REDUCE_SCATTER;
 }
 
-static size_t slice_bytes(const struct acomm_op *op)
+static uint64_t ahead(const struct acomm_op *op)
 {
-    size_t bytes = SLICES, share = op->count * op->width / ahead(op);
+    return op->group->loopback || scatters(op) ? 1 : AHEAD_FAR;
+}
+
+/* longest: bytes of the longest slice, if all were one segment. */
+static size_t slice_bytes(const struct acomm_op *op, uint64_t longest)
+{
+    size_t bytes = scatters(op) && !op->group->loopback ? BLOCKS_FAR : SLICES, share = op->count * op->width / ahead(op);
     if (ahead(op) > 1 && share < bytes)
         bytes = share < SLICES_FAR ? SLICES_FAR : share;
     bytes = bytes / (size_t)op->team->size / LINE * LINE;
     if (bytes < SLICE_MIN)
         bytes = SLICE_MIN;
-    uint64_t needed = pattern_block(op->count, op->team->size, 0).count * op->width;
-    return needed < bytes ? (size_t)needed : bytes;
+    return longest < bytes ? (size_t)longest : bytes;
 }
 
-static int all_reduce_pairwise_open_direct(struct direct *d, struct acomm_op *op)
+static int open_direct(struct direct *d, struct acomm_op *op)
 {
-    size_t n = (size_t)op->team->size, slice = slice_bytes(op);
-    *d = (struct direct){.op = op, .reduction = partials_reduction(op), .rank = op->team->rank, .n = (int)n};
-    d->everybody = op->kind == ACOMM_ALL_REDUCE;
+    int ranks = op->team->size;
+    uint64_t longest = scatters(op) ? op_largest(op->send_counts, op->count, ranks) : pattern_block(op->count, ranks, 0).count;
+    size_t n = (size_t)ranks, slice = slice_bytes(op, longest * op->width);
+    *d = (struct direct){.op = op, .reduction = partials_reduction(op), .rank = op->team->rank, .n = ranks};
     d->slice = slice / op->width;
     if (!d->slice)
         return 0;
-    d->segments = (op->count + d->slice * n - 1) / (d->slice * n);
+    d->segments = (longest + d->slice - 1) / d->slice;
     d->ahead = d->segments < ahead(op) ? d->segments : ahead(op);
     size_t steps = d->ahead + 1;
     d->list = group_scratch(op, n * (steps * PEER_TRANSFERS * sizeof *d->list + sizeof *d->inputs + sizeof *d->theirs
@@ -79,25 +87,31 @@ static int all_reduce_pairwise_open_direct(struct direct *d, struct acomm_op *op
 /* Where the slice of `rank` in a segment lies in the array. Segments but the last are full. */
 static struct span slice_of(const struct direct *d, uint64_t segment, int rank)
 {
+    const struct acomm_op *op = d->op;
+    if (scatters(op))
+        return blocks_part(op_block(op->send_counts, op->count, rank, op->width), segment, d->slice * op->width);
     uint64_t whole = d->slice * (uint64_t)d->n, first = segment * whole;
-    uint64_t count = d->op->count - first < whole ? d->op->count - first : whole;
+    uint64_t count = op->count - first < whole ? op->count - first : whole;
     struct pattern_range r = pattern_block(count, d->n, rank);
-    return (struct span){(first + r.first) * d->op->width, r.count * d->op->width};
+    return (struct span){(first + r.first) * op->width, r.count * op->width};
 }
 
-static char *all_reduce_pairwise_part_of(const struct direct *d, uint64_t segment, int rank)
+static char *part_of_slice(const struct direct *d, uint64_t segment, int rank)
 {
     return d->parts + ((segment % d->ahead) * (uint64_t)d->n + (uint64_t)rank) * d->slice * d->op->width;
 }
 
 static char *result_of(const struct direct *d, uint64_t segment)
 {
-    return d->op->out ? d->op->out + slice_of(d, segment, d->rank).offset : all_reduce_pairwise_part_of(d, segment, d->rank);
+    if (!d->op->out)
+        return part_of_slice(d, segment, d->rank);
+    return d->op->out + (scatters(d->op) ? segment * d->slice * d->op->width : slice_of(d, segment, d->rank).offset);
 }
 
+/* From the others. */
 static bool gets_result(const struct direct *d, int rank)
 {
-    return d->everybody || rank == d->op->root;
+    return d->op->kind == ACOMM_ALL_REDUCE || (d->op->kind == ACOMM_REDUCE && rank == d->op->root);
 }
 
 static struct transfer *step_list(const struct direct *d, uint64_t step)
@@ -105,7 +119,7 @@ static struct transfer *step_list(const struct direct *d, uint64_t step)
     return d->list + (step % (d->ahead + 1)) * (uint64_t)(PEER_TRANSFERS * (d->n - 1));
 }
 
-static void all_reduce_pairwise_add_headers(struct direct *d, int peer, struct transfer *list)
+static void add_headers(struct direct *d, int peer, struct transfer *list)
 {
     list[0] = transfer_to(d->op, peer, &d->mine, sizeof d->mine);
     list[1] = transfer_from(d->op, peer, &d->theirs[peer], sizeof d->mine);
@@ -125,7 +139,7 @@ static void add_parts(const struct direct *d, uint64_t segment, int peer, struct
 {
     struct span theirs = slice_of(d, segment, peer);
     list[2] = transfer_to(d->op, peer, d->op->in + theirs.offset, theirs.bytes);
-    list[3] = transfer_from(d->op, peer, all_reduce_pairwise_part_of(d, segment, peer), slice_of(d, segment, d->rank).bytes);
+    list[3] = transfer_from(d->op, peer, part_of_slice(d, segment, peer), slice_of(d, segment, d->rank).bytes);
 }
 
 /* Transfers over one link go one after the other; empty ones are passed over. */
@@ -150,7 +164,7 @@ static void add_step(struct direct *d, uint64_t step, bool tells)
         if (step >= d->ahead && step - d->ahead < d->segments)
             add_results(d, step - d->ahead, peer, list);
         if (step == 0 && tells)
-            all_reduce_pairwise_add_headers(d, peer, list);
+            add_headers(d, peer, list);
         if (step < d->segments)
             add_parts(d, step, peer, list);
         put_in_order(list, step_list(d, step + d->ahead) + i * PEER_TRANSFERS);
@@ -177,14 +191,14 @@ static void reduce_slice(const struct direct *d, uint64_t segment)
     if (!own.bytes)
         return;
     for (int rank = 0; rank < d->n; rank++)
-        d->inputs[rank] = rank == d->rank ? d->op->in + own.offset : all_reduce_pairwise_part_of(d, segment, rank);
+        d->inputs[rank] = rank == d->rank ? d->op->in + own.offset : part_of_slice(d, segment, rank);
     reduce_all(&d->reduction, result_of(d, segment), d->inputs, d->n, own.bytes / d->op->width);
 }
 
-static int all_reduce_pairwise_run_direct(struct acomm_op *op)
+int reduce_pairwise(struct acomm_op *op)
 {
     struct direct d;
-    int rc = all_reduce_pairwise_open_direct(&d, op);
+    int rc = open_direct(&d, op);
     bool tells = op->group->check && !op->compared;
     if (rc || !d.segments)
         return rc || !tells ? rc : signature_check(op);
@@ -198,14 +212,4 @@ static int all_reduce_pairwise_run_direct(struct acomm_op *op)
             add_step(&d, step + d.ahead, tells);
     }
     return rc;
-}
-
-int all_reduce_pairwise(struct acomm_op *op)
-{
-    return all_reduce_pairwise_run_direct(op);
-}
-
-int reduce_pairwise(struct acomm_op *op)
-{
-    return all_reduce_pairwise_run_direct(op);
 }
