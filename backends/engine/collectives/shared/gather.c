@@ -6,9 +6,13 @@
  * are copied on to memory, past the caches, and the slot may as well be filled so (32 to 256 MiB in 0.87 to 0.91 of the time). */
 #define LONG ((uint64_t)32 << 20)
 
+/* What a rank gives: of a broadcast, the root everything. */
 static struct span block_of(const struct rounds *r, int rank)
 {
-    return op_gathered(r->op, rank);
+    const struct acomm_op *op = r->op;
+    if (op->kind != ACOMM_BROADCAST)
+        return op_gathered(op, rank);
+    return (struct span){0, rank == op->root ? op->count * op->width : 0};
 }
 
 static void shared_gather_fill(const struct rounds *r)
@@ -18,22 +22,32 @@ static void shared_gather_fill(const struct rounds *r)
         rounds_fill(r, r->rank, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
 
-static int shared_gather_drain(const struct rounds *r)
+static int shared_gather_take(const struct rounds *r, int rank)
 {
     const struct acomm_op *op = r->op;
-    for (int i = 0; op->out && i < r->ranks; i++) {
-        int rank = (r->rank + i) % r->ranks; /* not everybody reads the same slot at once */
-        struct span block = block_of(r, rank);
-        size_t bytes = rounds_piece(r, block.bytes, r->index);
-        int rc = bytes ? rounds_await(r, rank) : 0;
-        if (rc)
-            return rc;
-        char *to = op->out + block.offset + r->index * r->piece;
-        const char *from = rank == r->rank ? op->in + r->index * r->piece : rounds_slot(r, rank, bytes);
-        if (to != from)
-            rounds_take(r, to, from, bytes);
-    }
+    struct span block = block_of(r, rank);
+    size_t bytes = rounds_piece(r, block.bytes, r->index);
+    int rc = bytes ? rounds_await(r, rank) : 0;
+    if (rc || !bytes)
+        return rc;
+    char *to = op->out + block.offset + r->index * r->piece;
+    const char *from = rank == r->rank ? op->in + r->index * r->piece : rounds_slot(r, rank, bytes);
+    if (to != from)
+        rounds_take(r, to, from, bytes);
     return 0;
+}
+
+static int shared_gather_drain(const struct rounds *r)
+{
+    int rc = 0;
+    for (int i = 0; r->op->out && i < r->ranks && !rc; i++)
+        rc = shared_gather_take(r, (r->rank + i) % r->ranks); /* not everybody reads the same slot at once */
+    return rc;
+}
+
+static int shared_gather_drain_root(const struct rounds *r)
+{
+    return r->op->out ? shared_gather_take(r, r->op->root) : 0;
 }
 
 int shared_all_gather(struct acomm_op *op)
@@ -46,30 +60,9 @@ int shared_all_gather(struct acomm_op *op)
     return rounds_run(op, &plan);
 }
 
-static void fill_root(const struct rounds *r)
-{
-    size_t bytes = rounds_piece(r, r->op->count * r->op->width, r->index);
-    if (bytes && r->rank == r->op->root)
-        rounds_fill(r, r->rank, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
-}
-
-static int shared_gather_drain_root(const struct rounds *r)
-{
-    const struct acomm_op *op = r->op;
-    size_t bytes = rounds_piece(r, op->count * op->width, r->index);
-    bool root = r->rank == op->root;
-    int rc = root || !bytes ? 0 : rounds_await(r, op->root);
-    if (rc || !op->out || !bytes)
-        return rc;
-    const char *from = root ? op->in + r->index * r->piece : rounds_slot(r, op->root, bytes);
-    if (op->out + r->index * r->piece != from)
-        rounds_take(r, op->out + r->index * r->piece, from, bytes);
-    return rc;
-}
-
 int shared_broadcast(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .one_way = true, .fill = fill_root,
+    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .one_way = true, .fill = shared_gather_fill,
                                .drain = shared_gather_drain_root, .result = op->count * op->width};
     return rounds_run(op, &plan);
 }
