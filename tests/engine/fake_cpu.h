@@ -5,7 +5,6 @@
 #include <sched.h>
 
 #include "base/clock.h"
-#include "group/shared/cpu.h"
 #include "group/group.h"
 #include "p2p/peer.h"
 #include "group/shared/shared.h"

@@ -63,15 +63,15 @@ static int64_t wait_once(struct waiting t)
     acomm_group *g = NULL;
     CHECK(ftruncate(o.segment_fd, (off_t)o.segment_bytes) == 0);
     CHECK_EQUAL(acomm_group_open(NULL, &o, &g), 0);
-    atomic_store(shared_cpu(&g->shared, 0), 1 + t.peer_at);
+    atomic_store(&region_of(&g->shared, 0)->cpu, 1 + t.peer_at);
     char byte;
     struct acomm_op op = {.group = g, .out = &byte, .count = 1, .dtype = ACOMM_UINT8, .width = 1, .peer = 0, .root = -1,
                           .timeout = SECOND / 20, .synchronous = true};
-    theirs = t.lent ? shared_turn(&g->shared, 0) : NULL;
+    theirs = t.lent ? &region_of(&g->shared, 0)->turn : NULL;
     yields = looks = looks_by_then = 0; /* opening may have yielded */
     CHECK_EQUAL(t.wait(&op), ACOMM_TIMEOUT);
-    CHECK_EQUAL(atomic_load(shared_cpu(&g->shared, 1)), 1 + first);
-    struct cpu_turn *ours = shared_turn(&g->shared, 1);
+    CHECK_EQUAL(atomic_load(&region_of(&g->shared, 1)->cpu), 1 + first);
+    struct cpu_turn *ours = &region_of(&g->shared, 1)->turn;
     CHECK(!yields || (atomic_load(&ours->since) && atomic_load(&ours->until)));
     int64_t until = atomic_load(&g->preempted.until);
     theirs = NULL;
@@ -155,20 +155,20 @@ static void test_lent(void)
     };
     struct shared s = open_shared(1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        atomic_store(shared_cpu(&s, 3), 1 + cases[i].place);
-        atomic_store(&shared_turn(&s, 3)->since, cases[i].since);
-        atomic_store(&shared_turn(&s, 3)->until, cases[i].until);
+        atomic_store(&region_of(&s, 3)->cpu, 1 + cases[i].place);
+        atomic_store(&region_of(&s, 3)->turn.since, cases[i].since);
+        atomic_store(&region_of(&s, 3)->turn.until, cases[i].until);
         CHECK_EQUAL(cpu_lent(&s, 100, 200), cases[i].lent);
     }
-    atomic_store(shared_cpu(&s, 2), 1 + first);
+    atomic_store(&region_of(&s, 2)->cpu, 1 + first);
     cpu_rest(&s, 150);
     CHECK_EQUAL(cpu_resume(&s, 180), 30); /* our own turns are none of others */
-    atomic_store(&shared_turn(&s, 2)->since, 180);
-    atomic_store(&shared_turn(&s, 2)->until, 190);
-    atomic_store(shared_cpu(&s, 3), 1 + first); /* whose turn is still that of the last case */
+    atomic_store(&region_of(&s, 2)->turn.since, 180);
+    atomic_store(&region_of(&s, 2)->turn.until, 190);
+    atomic_store(&region_of(&s, 3)->cpu, 1 + first); /* whose turn is still that of the last case */
     CHECK_EQUAL(cpu_lent(&s, 100, 200), 10 + 40);
-    CHECK_EQUAL(atomic_load(&shared_turn(&s, 1)->until), 150);
-    CHECK_EQUAL(atomic_load(&shared_turn(&s, 1)->since), 180);
+    CHECK_EQUAL(atomic_load(&region_of(&s, 1)->turn.until), 150);
+    CHECK_EQUAL(atomic_load(&region_of(&s, 1)->turn.since), 180);
     shared_close(&s);
 }
 

@@ -85,7 +85,7 @@ static int forge_writing(acomm_group *g, int rank, int n)
     acomm_failure f = {0};
     int rc = 0;
     if (rank) {
-        shared_window(&g->shared, 1)->writing = 1;
+        region_of(&g->shared, 1)->window.writing = 1;
         forged = 1;
         while (!seen)
             sched_yield();

@@ -14,19 +14,14 @@
 #define LONG ((int64_t)100 * 1000000000)
 #define BYTES ((size_t)1 << 20) /* one write of the system's */
 
-static struct window *windows; /* of rank 0, this process, and rank 1, its child */
-
-struct window *shared_window(const struct shared *s, int rank)
-{
-    (void)s;
-    return &windows[rank];
-}
+static struct region *regions; /* of rank 0, this process, and rank 1, its child */
 
 static int32_t processes[2]; /* of these ranks */
 
 static struct shared as(int rank)
 {
-    return (struct shared){.rank = rank, .ranks = 2, .processes = processes};
+    return (struct shared){.base = (char *)regions, .region_bytes = sizeof *regions, .rank = rank, .ranks = 2,
+                           .processes = processes};
 }
 
 static _Atomic int *said; /* by the child: writes that it has done, and in how many it was refused */
@@ -47,7 +42,7 @@ static void write_on(uint64_t to)
 
 static pid_t start(char *array)
 {
-    memset(windows, 0, 2 * sizeof *windows);
+    memset(regions, 0, 2 * sizeof *regions);
     said[0] = said[1] = 0;
     processes[0] = (int32_t)getpid();
     pid_t child = fork();
@@ -97,7 +92,7 @@ static void a_stopped_writer_holds_nobody_up(void)
         pid_t child = start(array);
         kill(child, SIGSTOP);
         waitpid(child, NULL, WUNTRACED);
-        inside += windows[1].writing == 1;
+        inside += regions[1].window.writing == 1;
         stopped = child;
         alarm(2);
         window_close(&s, LONG);
@@ -136,7 +131,7 @@ static void all_threads_of_a_dead_writer_are_forgotten(void)
     kill(child, SIGKILL);
     siginfo_t died;
     CHECK_EQUAL(waitid(P_PID, (id_t)child, &died, WEXITED | WNOWAIT), 0);
-    windows[1].writing = 3;
+    regions[1].window.writing = 3;
     alarm(20);
     window_close(&s, LONG);
     alarm(0);
@@ -148,7 +143,7 @@ static void *leave_soon(void *unused)
 {
     (void)unused;
     usleep(50000);
-    windows[1].writing = 0;
+    regions[1].window.writing = 0;
     return NULL;
 }
 
@@ -164,15 +159,15 @@ static void all_who_close_wait(void)
 {
     struct shared s = as(0);
     pthread_t first, writer;
-    memset(windows, 0, 2 * sizeof *windows);
-    processes[1] = windows[1].writer = (int32_t)getpid();
-    windows[1].writing = 1;
+    memset(regions, 0, 2 * sizeof *regions);
+    processes[1] = regions[1].window.writer = (int32_t)getpid();
+    regions[1].window.writing = 1;
     CHECK_EQUAL(pthread_create(&first, NULL, close_it, NULL), 0);
-    while (!windows[0].closed)
+    while (!regions[0].window.closed)
         usleep(100);
     CHECK_EQUAL(pthread_create(&writer, NULL, leave_soon, NULL), 0);
     window_close(&s, LONG);
-    CHECK_EQUAL(windows[1].writing, 0);
+    CHECK_EQUAL(regions[1].window.writing, 0);
     pthread_join(first, NULL);
     pthread_join(writer, NULL);
 }
@@ -181,17 +176,17 @@ static void a_thread_that_ended_is_not_the_one_that_writes(void)
 {
     struct shared s = as(0);
     pthread_t thread;
-    memset(windows, 0, 2 * sizeof *windows);
+    memset(regions, 0, 2 * sizeof *regions);
     pid_t child = fork();
     if (!child)
         _exit(0);
     waitpid(child, NULL, 0);
     processes[1] = (int32_t)getpid();
-    windows[1].writer = child; /* nobody's number any more */
-    windows[1].writing = 1;
+    regions[1].window.writer = child; /* nobody's number any more */
+    regions[1].window.writing = 1;
     CHECK_EQUAL(pthread_create(&thread, NULL, leave_soon, NULL), 0);
     window_close(&s, LONG);
-    CHECK_EQUAL(windows[1].writing, 0);
+    CHECK_EQUAL(regions[1].window.writing, 0);
     pthread_join(thread, NULL);
 }
 
@@ -199,14 +194,14 @@ static void a_thread_that_ended_is_not_the_one_that_writes(void)
 static void a_rank_that_writes_for_ever_is_named(void)
 {
     struct shared s = as(0);
-    memset(windows, 0, 2 * sizeof *windows);
-    processes[1] = windows[1].writer = (int32_t)getpid();
-    windows[1].writing = 1;
+    memset(regions, 0, 2 * sizeof *regions);
+    processes[1] = regions[1].window.writer = (int32_t)getpid();
+    regions[1].window.writing = 1;
     stopped = 0;
     alarm(20);
     CHECK_EQUAL(window_close(&s, 10000000), 1);
     alarm(0);
-    windows[1].writing = 0;
+    regions[1].window.writing = 0;
     CHECK_EQUAL(window_close(&s, 0), -1);
 }
 
@@ -220,8 +215,8 @@ static void a_thread_of_another_process_is_not_the_one_that_writes(void)
         kill(child, SIGCONT);
         kill(child, SIGSTOP);
         waitpid(child, NULL, WUNTRACED);
-    } while (windows[1].writing != 1);
-    CHECK_EQUAL(windows[1].writer, child);
+    } while (regions[1].window.writing != 1);
+    CHECK_EQUAL(regions[1].window.writer, child);
     processes[1] = (int32_t)getpid();
     CHECK_EQUAL(window_close(&s, 10000000), 1);
     kill(child, SIGKILL);
@@ -246,7 +241,7 @@ static void who_has_gone_is_not_reached(void)
 int main(void)
 {
     void *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    windows = shared;
+    regions = shared;
     said = (_Atomic int *)(void *)((char *)shared + 2048);
     signal(SIGALRM, go_on);
     TEST(a_closed_window_keeps_writers_out);

@@ -162,7 +162,7 @@ static struct link *make_link(struct acomm_group *g, enum channel channel, int r
     int from = local_rank[outgoing ? g->rank : rank], to = local_rank[outgoing ? rank : g->rank];
     struct link_ring *ring = shared_ring(&g->shared, channel, from, to);
     struct link *link = ring ? link_shm_new(rank, outgoing, ring, g->shared.ring_bytes, g->doorbell,
-                                            shared_doorbell(&g->shared, local_rank[rank])) : NULL;
+                                            &region_of(&g->shared, local_rank[rank])->doorbell) : NULL;
     struct link *reverse = (outgoing ? g->in : g->out)[channel][rank];
     if (link && reverse)
         link_shm_join(outgoing ? link : reverse, outgoing ? reverse : link);

@@ -40,7 +40,7 @@ static int open_shared(struct acomm_group *g, const acomm_group_options *o)
         return rc;
     for (int local_rank = 0; local_rank < host->size; local_rank++)
         g->shared.processes[local_rank] = o->processes[team_member(host, local_rank)];
-    g->doorbell = shared_doorbell(&g->shared, host->rank);
+    g->doorbell = &region_of(&g->shared, host->rank)->doorbell;
     return 0;
 }
 

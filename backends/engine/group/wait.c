@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/interrupt.h"
 #include "base/relax.h"
-#include "group/shared/cpu.h"
 #include "group/group.h"
 #include "membership/node.h"
 #include "group/wait.h"
@@ -29,6 +28,53 @@
 #define PREEMPTED_RARELY 300   /* yields in between: their 3 ms or so cost less than as many sleeps and wake-ups */
 #define PREEMPTED_MIN_NS 1000000 /* how long to sleep at once then, */
 #define PREEMPTED_MAX_NS 64000000 /* doubled up to here while every trial is preempted again */
+
+/* ---- processors ---- */
+
+int32_t cpu_tell(struct shared *s)
+{
+    int32_t here = sched_getcpu() + 1;
+    _Atomic int32_t *own = &region_of(s, s->rank)->cpu;
+    if (atomic_load_explicit(own, memory_order_relaxed) != here)
+        atomic_store_explicit(own, here, memory_order_relaxed);
+    return here;
+}
+
+bool cpu_shared(struct shared *s, int rank)
+{
+    return atomic_load_explicit(&region_of(s, rank)->cpu, memory_order_relaxed) == cpu_tell(s);
+}
+
+void cpu_rest(const struct shared *s, int64_t now)
+{
+    atomic_store_explicit(&region_of(s, s->rank)->turn.until, now, memory_order_relaxed);
+}
+
+int64_t cpu_resume(const struct shared *s, int64_t now)
+{
+    struct cpu_turn *turn = &region_of(s, s->rank)->turn;
+    atomic_store_explicit(&turn->since, now, memory_order_relaxed);
+    return (int64_t)((uint64_t)now - (uint64_t)atomic_load_explicit(&turn->until, memory_order_relaxed)); /* it lies where all write */
+}
+
+/* Of each rank its last turn: a rank with several turns in one rest of ours works for others that wait, not for long. */
+int64_t cpu_lent(struct shared *s, int64_t from, int64_t to)
+{
+    int32_t here = cpu_tell(s);
+    int64_t lent = 0;
+    for (int rank = 0; rank < s->ranks; rank++) {
+        struct cpu_turn *turn = &region_of(s, rank)->turn;
+        int64_t since = atomic_load_explicit(&turn->since, memory_order_relaxed);
+        int64_t until = atomic_load_explicit(&turn->until, memory_order_relaxed);
+        bool beside = rank != s->rank && atomic_load_explicit(&region_of(s, rank)->cpu, memory_order_relaxed) == here;
+        until = until >= since && until < to ? until : to;
+        since = since > from ? since : from;
+        lent += beside && until > since ? until - since : 0;
+    }
+    return lent;
+}
+
+/* ---- reasons to stop ---- */
 
 bool wait_news(const struct acomm_group *g, int rank)
 {

@@ -41,7 +41,7 @@ static uint64_t share_place(uint64_t bytes, uint64_t index, uint64_t *offset)
 
 static void ring(struct p2p *p, const struct p2p_peer *peer)
 {
-    doorbell_ring(shared_doorbell(&p->group->shared, p->group->hosts.local_rank[peer->rank]));
+    doorbell_ring(&region_of(&p->group->shared, p->group->hosts.local_rank[peer->rank])->doorbell);
 }
 
 /* Whether a message may be copied so: the receiver asks before it opens one, the sender before it believes that one is open. */

@@ -298,7 +298,7 @@ static void rma_tell(struct acomm_rma *r, int rank, bool fence)
 {
     struct told *told = &r->ranks[rank].control->told[r->group->rank];
     atomic_fetch_add(fence ? &told->fences : &told->signals, 1);
-    doorbell_ring(shared_doorbell(&r->group->shared, r->group->hosts.local_rank[rank]));
+    doorbell_ring(&region_of(&r->group->shared, r->group->hosts.local_rank[rank])->doorbell);
 }
 
 int acomm_rma_signal(acomm_rma *r, int rank)

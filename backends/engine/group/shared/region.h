@@ -23,17 +23,6 @@ struct slot {
 };
 _Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
 
-/* The beginning of a region: how many ranks sleep on one of its slots, the doorbell of the links, and who writes where.
- * `cpu`: 1 + a processor, see cpu.h; 0 not known. */
-struct region {
-    _Alignas(SHARED_LINE) _Atomic uint32_t sleepers;
-    _Atomic int32_t cpu;
-    _Atomic uint64_t settled; /* up to here the rank has compared what others called with what it called as their root */
-    _Alignas(SHARED_LINE) struct cpu_turn turn;
-    _Alignas(SHARED_LINE) struct doorbell doorbell;
-    struct window window;
-};
-
 static inline uint64_t round_up(uint64_t value, uint64_t to)
 {
     return (value + to - 1) / to * to;
@@ -82,11 +71,6 @@ static inline uint64_t region_bytes(int ranks, uint64_t piece)
 {
     uint64_t own = sizeof(struct region) + REGION_HEADS + REGION_SHORTS + area_bytes(piece);
     return round_up(own, REGION_PAGE) + hands_bytes(ranks, piece);
-}
-
-static inline struct region *region_of(const struct shared *s, int rank)
-{
-    return (struct region *)(s->base + (uint64_t)rank * s->region_bytes);
 }
 
 static inline struct slot *slot_of(const struct shared *s, int rank, uint64_t round)

@@ -229,7 +229,7 @@ static bool in_our_way(struct shared *s, int rank, int last, uint64_t round)
 {
     int32_t here = cpu_tell(s);
     for (; rank <= last; rank++)
-        if (atomic_load_explicit(shared_cpu(s, rank), memory_order_relaxed) == here && s->seen[rank] < round
+        if (atomic_load_explicit(&region_of(s, rank)->cpu, memory_order_relaxed) == here && s->seen[rank] < round
             && stamp_of(s, rank, round) < round)
             return true;
     return false;
@@ -314,26 +314,6 @@ static int shared_await_past(struct shared *s, struct acomm_op *op, uint64_t rou
 void shared_all_came(struct shared *s, uint64_t round)
 {
     s->past = round;
-}
-
-_Atomic int32_t *shared_cpu(const struct shared *s, int rank)
-{
-    return &region_of(s, rank)->cpu;
-}
-
-struct cpu_turn *shared_turn(const struct shared *s, int rank)
-{
-    return &region_of(s, rank)->turn;
-}
-
-struct doorbell *shared_doorbell(const struct shared *s, int rank)
-{
-    return &region_of(s, rank)->doorbell;
-}
-
-struct window *shared_window(const struct shared *s, int rank)
-{
-    return &region_of(s, rank)->window;
 }
 
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to)

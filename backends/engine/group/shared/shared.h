@@ -32,7 +32,6 @@
 #include <stdatomic.h>
 #include <string.h>
 #include "base/doorbell.h"
-#include "group/shared/cpu.h"
 #include "link/link.h"
 #include "group/op.h"
 #include "group/shared/window.h"
@@ -73,6 +72,25 @@ struct shared {
     uint64_t *seen;              /* last round seen of each local rank: saves cache misses */
     int32_t *processes;          /* of each local rank, as its owner was told; see window.h */
 };
+
+/* When a rank had a processor last, as far as its waits tell: since when, and until when; still, where `until` is the earlier one. */
+struct cpu_turn {
+    _Atomic int64_t since, until; /* clock_now() */
+};
+/* The beginning of a rank's region: how many ranks sleep on one of its slots, the doorbell of the links, and who writes where.
+ * `cpu`: 1 + the processor that it was last seen on, see wait.h; 0 not known. */
+struct region {
+    _Alignas(SHARED_LINE) _Atomic uint32_t sleepers;
+    _Atomic int32_t cpu;
+    _Atomic uint64_t settled; /* up to here the rank has compared what others called with what it called as their root */
+    _Alignas(SHARED_LINE) struct cpu_turn turn;
+    _Alignas(SHARED_LINE) struct doorbell doorbell;
+    struct window window;
+};
+static inline struct region *region_of(const struct shared *s, int rank)
+{
+    return (struct region *)(s->base + (uint64_t)rank * s->region_bytes);
+}
 
 static inline uint64_t shared_ahead(bool oversubscribed) { return oversubscribed ? SHARED_AHEAD : SHARED_AHEAD_APART; }
 /* Of the file, with the arenas of symmetric arrays or without. */
@@ -121,11 +139,6 @@ int shared_await_on(struct shared *s, struct acomm_op *op, int rank, uint64_t ro
 /* Where the arena of a local rank begins in the file. */
 uint64_t shared_arena_offset(const struct shared *s, int rank);
 
-/* Of a local rank's region; see cpu.h, doorbell.h and window.h. */
-_Atomic int32_t *shared_cpu(const struct shared *s, int rank);
-struct cpu_turn *shared_turn(const struct shared *s, int rank);
-struct doorbell *shared_doorbell(const struct shared *s, int rank);
-struct window *shared_window(const struct shared *s, int rank);
 /* Ring memory from local rank `from` to `to` for link/shm.c; reserves its pages. NULL when memory is out. */
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to);
 #endif

@@ -31,10 +31,10 @@ bool window_reaches(const struct shared *s, int rank)
 
 bool window_enter(const struct shared *s, int rank)
 {
-    struct window *ours = shared_window(s, s->rank);
+    struct window *ours = &region_of(s, s->rank)->window;
     atomic_store_explicit(&ours->writer, (int32_t)syscall(SYS_gettid), memory_order_relaxed);
     atomic_fetch_add(&ours->writing, 1);
-    if (!atomic_load(&shared_window(s, rank)->closed))
+    if (!atomic_load(&region_of(s, rank)->window.closed))
         return true;
     window_leave(s);
     return false;
@@ -42,7 +42,7 @@ bool window_enter(const struct shared *s, int rank)
 
 void window_leave(const struct shared *s)
 {
-    atomic_fetch_sub_explicit(&shared_window(s, s->rank)->writing, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&region_of(s, s->rank)->window.writing, 1, memory_order_release);
 }
 
 static ssize_t write_chunk(const struct shared *s, int rank, uint64_t to, const char *from, size_t bytes)
@@ -134,9 +134,9 @@ int window_close(const struct shared *s, int64_t timeout)
 {
     int64_t now = clock_now(), until = timeout > INT64_MAX - now ? INT64_MAX : now + timeout;
     int writer = -1;
-    atomic_store(&shared_window(s, s->rank)->closed, 1);
+    atomic_store(&region_of(s, s->rank)->window.closed, 1);
     for (int rank = 0; rank < s->ranks; rank++)
-        if (rank != s->rank && !await_writer(shared_window(s, rank), window_process(s, rank), until))
+        if (rank != s->rank && !await_writer(&region_of(s, rank)->window, window_process(s, rank), until))
             writer = rank;
     return writer;
 }
