@@ -6,7 +6,7 @@
 #define PIECE (512 << 10)
 #include "shared_world.h"
 #include "collectives/shared/direct.h"
-#include "collectives/shared/chunks.h"
+#include "collectives/shared/trial.h"
 
 #define LONG 2120007 /* elements of some 34 MB in one of four blocks, no multiple of a page */
 

@@ -4,7 +4,6 @@
 #ifndef ACOMM_SLICES_H
 #define ACOMM_SLICES_H
 #include "group/group.h"
-#include "group/part.h"
 #include "base/pattern.h"
 #include "reduce/reduce.h"
 #include "collectives/collectives.h"

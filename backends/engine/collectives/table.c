@@ -26,3 +26,10 @@ int acomm_algorithm(int row, acomm_row *out)
     *out = (acomm_row){acomm_operations[a->kind].name, a->name, (int)a->where, a->max_ranks, a->up_to, (a->does & ORDERED) != 0};
     return 1;
 }
+
+/* A collective by what carries the group's data, which may know better: networks that reduce in their switches, say. */
+int fabric_collective(struct acomm_op *op)
+{
+    int rc = op->group->fabric->collective(op);
+    return rc == FABRIC_CANNOT ? select_run_own(op) : rc;
+}

@@ -2,7 +2,7 @@
  *
  * A team is a view of the group: some of its ranks, numbered from 0 in rank order. Algorithms know only the operation's
  * team; its numbers become ranks of the group where links are taken and where failures are told. An operation of a group
- * over several hosts may consist of operations of teams (part.h): of a host's ranks, which share memory, and of columns,
+ * over several hosts may consist of operations of teams (select.h): of a host's ranks, which share memory, and of columns,
  * of which each has one rank a host. */
 #ifndef ACOMM_HOSTS_H
 #define ACOMM_HOSTS_H

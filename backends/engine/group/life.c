@@ -5,11 +5,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "base/forks.h"
 #include "group/group.h"
 #include "membership/node.h"
 #include "p2p/p2p.h"
-#include "group/wait.h"
 
 static int copy_places(struct acomm_group *g, const acomm_group_options *o)
 {

@@ -1,9 +1,13 @@
-/* What was asked of an operation, and where its blocks lie. */
-#include "group/op.h"
-
-#include <string.h>
+/* An operation: where its blocks lie, its header and what differs from another rank's, its end, and waiting for that. */
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
+#include "base/relax.h"
+#include "group/group.h"
 
 const acomm_operation acomm_operations[ACOMM_KINDS] = {
 #define OPERATION(kind, name, gives, gets, array, reduces) {name, gives, gets, array, reduces},
@@ -68,6 +72,10 @@ uint64_t op_largest(const uint64_t *counts, uint64_t count, int ranks)
     return count;
 }
 
+/* ---- headers ---- */
+
+_Static_assert(sizeof(acomm_header) == 32, "headers travel as they lie in memory");
+
 /* FNV-1a: any difference between two factors must show in 32 bits; nothing here is adversarial. */
 static uint32_t hash(const void *data, size_t bytes)
 {
@@ -94,7 +102,8 @@ void op_header(const struct acomm_op *op, acomm_header *out)
     out->root = op->root;
 }
 
-bool op_agrees(const acomm_header *a, const acomm_header *b)
+/* Whether two ranks' headers name the same operation. */
+static bool op_agrees(const acomm_header *a, const acomm_header *b)
 {
     if (!memcmp(a, b, sizeof *a))
         return true;
@@ -103,4 +112,76 @@ bool op_agrees(const acomm_header *a, const acomm_header *b)
     return a->sequence == b->sequence && (uneven || a->count == b->count) && layouts && a->factor == b->factor
         && a->kind == b->kind && a->dtype == b->dtype && a->redop == b->redop && a->flags == b->flags
         && a->root == b->root;
+}
+
+static int op_differ(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
+{
+    acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = peer, .origin = op->group->rank, .mine = *mine,
+                             .theirs = *theirs, .sequence = mine->sequence, .peer_sequence = theirs->sequence,
+                             .elapsed = op_elapsed(op)};
+    return group_fail(op->group, &failure, true);
+}
+
+int op_compare_earlier(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
+{
+    return !op->group->check || op_agrees(mine, theirs) ? 0 : op_differ(op, peer, mine, theirs);
+}
+
+int op_compare(struct acomm_op *op, int peer, const void *header)
+{
+    acomm_header mine, theirs;
+    op_header(op, &mine);
+    memcpy(&theirs, header, sizeof theirs);
+    return op_compare_earlier(op, peer, &mine, &theirs);
+}
+
+/* ---- the end ---- */
+
+static void completion_sleep(_Atomic int *word, int value, int64_t ns)
+{
+    struct timespec t = {ns / 1000000000, ns % 1000000000};
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
+}
+
+void op_complete(struct acomm_op *op)
+{
+    struct acomm_group *g = op->group;
+    if (op->then) {
+        op->then(op);
+        return;
+    }
+    int before = atomic_exchange(&op->done, OP_ENDED);
+    if (before == OP_ABANDONED)
+        group_recycle(g, op);
+    else if (before == OP_AWAITED)
+        syscall(SYS_futex, &op->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+int op_wait(struct acomm_op *op, int64_t timeout)
+{
+    int64_t end = timeout < 0 ? INT64_MAX : clock_now() + timeout;
+    for (int turn = 0; !op_ended(op); turn++) {
+        if (turn < 200 && timeout) {
+            relax();
+            continue;
+        }
+        int64_t left = end - clock_now();
+        if (left <= 0)
+            return 1;
+        int under_way = OP_UNDER_WAY;
+        if (atomic_compare_exchange_strong(&op->done, &under_way, OP_AWAITED) || under_way == OP_AWAITED)
+            completion_sleep(&op->done, OP_AWAITED, left < WAIT_LOOK_NS ? left : WAIT_LOOK_NS);
+        if (interrupt_pending())
+            return ACOMM_INTERRUPTED;
+    }
+    return op->status;
+}
+
+void op_abandon(struct acomm_op *op)
+{
+    int state = atomic_load(&op->done);
+    while (state != OP_ENDED)
+        if (atomic_compare_exchange_weak(&op->done, &state, OP_ABANDONED))
+            return;
+    group_recycle(op->group, op);
 }

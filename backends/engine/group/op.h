@@ -12,14 +12,14 @@ struct acomm_op {
     struct acomm_group *group;
     const struct team *team;     /* the ranks that take part; given when it starts, as the algorithm */
     const struct algorithm *algorithm;
-    const struct acomm_op *whole; /* what it is a part of (part.h), or NULL */
+    const struct acomm_op *whole; /* what it is a part of (select.h), or NULL */
     const char *in;              /* NULL where this rank gives nothing */
     char *out;                   /* NULL where this rank gets nothing */
     uint64_t count;              /* as acomm.h counts for this kind; for uneven forms 0 */
     const uint64_t *send_counts; /* per rank, or NULL when even; borrowed from the caller until the end */
     const uint64_t *recv_counts;
     const uint64_t *places;      /* parts only: where the blocks that those count begin, in elements; NULL: packed */
-    uint64_t stride;             /* chunks only (chunks.h): elements from one even block to the next; 0: packed */
+    uint64_t stride;             /* chunks only (trial.h): elements from one even block to the next; 0: packed */
     uint64_t sequence;           /* number in the group, given when it starts */
     int64_t timeout;             /* ns */
     int64_t started, deadline;   /* clock_now(); 0 until it has to wait: reading the clock is dear for a small operation */
@@ -101,8 +101,10 @@ static inline uint8_t op_header_dtype(int dtype)
 {
     return dtype >= ACOMM_OPAQUE ? ACOMM_OPAQUE_HEADER : (uint8_t)dtype;
 }
-/* Whether two ranks' headers name the same operation. */
-bool op_agrees(const acomm_header *a, const acomm_header *b);
+/* 0, or the group's failure when the header of rank `peer` (any alignment) differs from the operation's own. */
+int op_compare(struct acomm_op *op, int peer, const void *theirs);
+/* The same for an earlier operation, whose header was `mine`. */
+int op_compare_earlier(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs);
 #define OP_SHARES 2 /* header flag: not a reduction of the caller's */
 #define OP_UNEVEN 1 /* header flag: all_to_all with counts of each rank's own; `count` is its largest block then */
 static inline bool op_is_message(int kind) { return acomm_operations[kind].array == ACOMM_MESSAGE; }

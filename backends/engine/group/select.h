@@ -9,7 +9,7 @@ struct algorithm {
     const char *name;
     int (*run)(struct acomm_op *op);
     /* Where the row counts. ONE_HOST: where all ranks share memory. SYMMETRIC: there, once arrays lie in it (group.empty).
-     * HOSTS: of parts (part.h), for several hosts; EVEN_HOSTS: with as many ranks on each. NEAR: on one host, though over
+     * HOSTS: of parts (select.h), for several hosts; EVEN_HOSTS: with as many ranks on each. NEAR: on one host, though over
      * sockets, or of two ranks. FABRIC: where one carries the data that has collectives. An algorithm runs where its least demanding
      * row counts. */
     enum { ANYWHERE, ONE_HOST, SYMMETRIC, HOSTS, EVEN_HOSTS, NEAR, FABRIC } where;
@@ -38,4 +38,21 @@ int select_run(struct acomm_op *op);
 /* The same by the table itself, whatever the group was told. */
 int select_run_own(struct acomm_op *op);
 const struct algorithm *select_algorithm(const struct acomm_group *g, const struct acomm_op *op);
+
+/* Parts of an operation: collectives of a team on behalf of one of the whole group.
+ *
+ * A part is an operation of its own in all but this: its header, its sequence and its failures are those of the operation
+ * that it is a part of, and whether headers have still to be compared is for that one to say (`compared`). The table
+ * chooses its algorithm; algorithms that are made of parts are for groups over several hosts, so parts have none. A chunk
+ * (trial.h) is a part of the same team by the same algorithm.
+ *
+ * Every algorithm for several hosts begins with a round among the ranks of each host and goes on with a message that
+ * starts with a header among those of local rank 0, and so does signature_check(): whatever the ranks were called for, they meet. */
+/* A part with the type, reduction and layout of `op`; everything else is given. */
+struct acomm_op part_of(const struct acomm_op *op, const struct team *team, int kind, const void *in, void *out,
+                        uint64_t count);
+/* Blocking; 0 or the group's failure. A team that this rank is not in has nothing to do. */
+int part_run(struct acomm_op *op, struct acomm_op *part);
+/* The same by an algorithm that is given. */
+int part_run_by(struct acomm_op *op, struct acomm_op *part, int (*run)(struct acomm_op *part));
 #endif

@@ -1,29 +1,8 @@
 /* Compares the call signatures of all ranks by dissemination, and records a mismatch. */
 #include "group/signature.h"
 
-#include <string.h>
-
-#include "group/part.h"
 #include "base/pattern.h"
 #include "group/transfer.h"
-
-_Static_assert(sizeof(acomm_header) == 32, "headers travel as they lie in memory");
-
-int signature_differ(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
-{
-    acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = peer, .origin = op->group->rank, .mine = *mine,
-                             .theirs = *theirs, .sequence = mine->sequence, .peer_sequence = theirs->sequence,
-                             .elapsed = op_elapsed(op)};
-    return group_fail(op->group, &failure, true);
-}
-
-int signature_compare(struct acomm_op *op, int peer, const void *header)
-{
-    acomm_header mine, theirs;
-    op_header(op, &mine);
-    memcpy(&theirs, header, sizeof theirs);
-    return signature_compare_earlier(op, peer, &mine, &theirs);
-}
 
 /* Among the ranks of each host; then local rank 0 of all hosts; and once more in the host, whose ranks may go on then. */
 static int signature_hosts(struct acomm_op *op)

@@ -8,19 +8,10 @@
  *
  * Every checked algorithm starts its messages with a header and goes the same way in its first step: whatever the
  * ranks were called for, each reads the header of the rank after it, and a difference is always seen by somebody.
- * In groups over several hosts, all algorithms begin in the host instead (part.h). */
+ * In groups over several hosts, all algorithms begin in the host instead (select.h). */
 #ifndef ACOMM_SIGNATURE_H
 #define ACOMM_SIGNATURE_H
 #include "group/group.h"
 
 int signature_check(struct acomm_op *op);
-/* Records that the two headers differ: the group's failure. */
-int signature_differ(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs);
-/* 0, or the group's failure when the header of rank `peer` (any alignment) differs from the operation's own. */
-int signature_compare(struct acomm_op *op, int peer, const void *theirs);
-/* The same for an earlier operation, whose header was `mine`. */
-static inline int signature_compare_earlier(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
-{
-    return !op->group->check || op_agrees(mine, theirs) ? 0 : signature_differ(op, peer, mine, theirs);
-}
 #endif

@@ -111,7 +111,7 @@ static ssize_t advance(struct acomm_op *op, struct transfer *t)
     if (n && t->reduction)
         combine(t);
     if (t->checked && before < sizeof(acomm_header) && t->done >= sizeof(acomm_header)) {
-        int rc = signature_compare(op, t->link->peer, t->data);
+        int rc = op_compare(op, t->link->peer, t->data);
         if (rc)
             return rc;
     }

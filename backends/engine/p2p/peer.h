@@ -3,10 +3,9 @@
  * Everything here is guarded by p2p.lock; links are used under it too, so that after an operation has ended nobody
  * touches its buffer. Lock order: p2p.lock, then group->lock. Never the other way round.
  *
- *   p2p.c           entry points: open, post, fail, close; the lock
+ *   p2p.c           entry points: open, post, probe, fail, close; the lock
  *   p2p/wait.c      waiting threads
  *   p2p/match.c     which message belongs to which receive; how operations end
- *   p2p/probe.c     looking for a message, and waiting for one, without receiving it
  *   p2p/send.c      frames out, p2p/recv.c frames in
  *   p2p/offer.c     data that the receiver reads where it lies
  *   p2p/share.c     the same, with the sender writing parts of it
@@ -160,7 +159,7 @@ struct p2p {
     bool everyone;               /* all peers are open and listened to */
     bool serves;                 /* peers ask for something at any time (serve.h) */
     struct p2p_list any;         /* receives from any source */
-    struct p2p_list probes;      /* operations that wait for a message to come, and leave it (p2p/probe.c) */
+    struct p2p_list probes;      /* operations that wait for a message to come, and leave it (p2p.c) */
     struct p2p_list all;         /* every operation under way */
     struct p2p_item *spare;
     uint64_t orders, arrivals, credit;

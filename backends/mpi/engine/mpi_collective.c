@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "collectives/collectives.h"
 #include "group/group.h"
-#include "group/part.h"
 #include "mpi_fabric.h"
 #include "reduce/reduce.h"
 

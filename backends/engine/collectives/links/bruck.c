@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "group/part.h"
 #include "group/select.h"
 #include "collectives/blocks.h"
 #include "collectives/partials.h"

@@ -11,7 +11,6 @@
 #include "group/group.h"
 #include "memory/peer_memory.h"
 #include "memory/stream.h"
-#include "collectives/shared/chunks.h"
 #include "collectives/shared/trial.h"
 #include "group/wait.h"
 #include "group/shared/window.h"

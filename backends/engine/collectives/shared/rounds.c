@@ -1,4 +1,5 @@
-/* Runs a collective over the shared segment as rounds of fill and drain, and compares the calls in the first. */
+/* Runs a collective over the shared segment as rounds of fill and drain, and compares the calls in the first; a barrier is one
+ * round without contents. */
 #include <errno.h>
 #include <string.h>
 
@@ -6,6 +7,7 @@
 #include "reduce/reduce.h"
 #include "memory/stream.h"
 #include "group/wait.h"
+#include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 
 int rounds_await_all(const struct rounds *r)
@@ -80,7 +82,7 @@ static int compare_earlier(const struct rounds *r, int rank, uint64_t last)
             continue;
         acomm_header theirs;
         shared_copy(&theirs, shared_header(s, rank, round), sizeof theirs);
-        int rc = signature_compare_earlier(r->op, team_member(r->op->team, rank), &s->called[round % SHARED_SLOTS], &theirs);
+        int rc = op_compare_earlier(r->op, team_member(r->op->team, rank), &s->called[round % SHARED_SLOTS], &theirs);
         if (rc)
             return rc;
     }
@@ -129,7 +131,7 @@ static int compare_with(struct rounds *r, int rank)
         op_header(r->op, &called);
     } else {
         shared_copy(&called, shared_header(r->shared, rank, r->round), sizeof called);
-        rc = signature_compare(r->op, team_member(r->op->team, rank), &called);
+        rc = op_compare(r->op, team_member(r->op->team, rank), &called);
     }
     bool ours = r->op->kind == ACOMM_ALL_TO_ALL; /* and not a barrier that is a part of one over several hosts */
     if (rc || !ours || !(called.flags & OP_UNEVEN))
@@ -258,7 +260,7 @@ static int rounds_give(struct rounds *r, const struct rounds_plan *plan)
 
 /* Among more than two ranks short ones only: who hears of another's mismatch later must not have written half of its array by then;
  * of two, the other one compares before it takes anything. A guest could not leave in a later round any more. Parts begin with a
- * round in which all ranks of the host meet (part.h). */
+ * round in which all ranks of the host meet (select.h). */
 static bool goes_ahead(const struct rounds *r, const struct rounds_plan *plan)
 {
     bool long_too = r->ranks == 2 && !r->op->guest;
@@ -331,4 +333,10 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
     if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(op, (size_t)r.ranks * sizeof *r.inputs)))
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
     return run_rounds(&r, plan);
+}
+
+int shared_barrier(struct acomm_op *op)
+{
+    struct rounds_plan plan = {.blocks = 1, .drain = rounds_await_all};
+    return rounds_run(op, &plan);
 }

@@ -1,4 +1,4 @@
-/* Begins and ends a trial of slots against single copies, which all ranks agree on. */
+/* Begins and ends a trial of slots against single copies, which all ranks agree on; and chunks of long operations, each a trial. */
 #include "collectives/shared/trial.h"
 
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "collectives/shared/rounds.h"
 #include "group/group.h"
 
+#define PAGE 4096u /* elements, too: a chunk begins as its array does in its page */
 #define NEW ((uint64_t)4 << 20) /* an array with more than a fault in as many bytes is new: bringing its pages in, huge ones too, takes longer than
                                  * copying (2 ranks, all_gather of 64 MiB: 0.2 to 3 ns a byte instead of 0.1), and first calls would tell nothing
                                  * else. A program may have new ones in every call, so later they count */
@@ -81,4 +82,40 @@ void trial_end(const struct trial *t, const struct rounds *r)
     if (counts && faults(t->choice) - t->faults > (int64_t)(t->bytes / NEW))
         ns = CHOICE_SPOILT;
     choice_learn(t->choice, (int)t->way, t->bytes, ns);
+}
+
+/* ---- chunks ---- */
+
+uint64_t chunks_of(const struct acomm_op *op, uint64_t bytes)
+{
+    bool even = !op->send_counts && !op->recv_counts;
+    if (!even || op->whole || op->team->size != 2 || bytes < 2 * CHOICE_LONG)
+        return 0;
+    uint64_t count = op->count / (bytes / CHOICE_TRY);
+    return (count + PAGE - 1) / PAGE * PAGE;
+}
+
+static struct acomm_op stretch_of(const struct acomm_op *op, uint64_t first, uint64_t count)
+{
+    const char *in = op->in ? op->in + first * op->width : NULL;
+    char *out = op->out ? op->out + first * op->width : NULL;
+    struct acomm_op chunk = part_of(op, op->team, op->kind, in, out, count);
+    chunk.stride = op->count;
+    chunk.root = op->root;
+    chunk.algorithm = op->algorithm;
+    return chunk;
+}
+
+int chunks_run(struct acomm_op *op, uint64_t bytes)
+{
+    uint64_t count = chunks_of(op, bytes);
+    int rc = 0;
+    for (uint64_t first = 0; first < op->count && !rc; first += count) {
+        if (op->count - first < 2 * count)
+            count = op->count - first;
+        struct acomm_op chunk = stretch_of(op, first, count);
+        rc = part_run_by(op, &chunk, op->algorithm->run);
+        op->compared = chunk.compared;
+    }
+    return rc;
 }
