@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/uio.h>
-#include "base/relax.h"
+#include "base/clock.h"
 #include "base/clock.h"
 #include "collectives/shared/direct.h"
 #include "group/group.h"

@@ -1,4 +1,4 @@
-/* engine: base/forks.c */
+/* engine: base/process.c */
 /* The MPI backend's links, over a stand-in for MPI in this process: both ends are here, each with a fabric of its own. */
 #include <pthread.h>
 #include <stdlib.h>
@@ -116,11 +116,6 @@ mpi_handle mpi_read(const acomm_mpi *mpi, const void *place)
 /* Links alone are tested here; tests/conformance has the library's collectives. */
 int mpi_collective(struct acomm_op *op) { return op == NULL; }
 void mpi_collective_leave(struct acomm_group *group) { (void)group; }
-
-bool interrupt_pending(void)
-{
-    return false;
-}
 
 static acomm_mpi fake = {.handle_bytes = sizeof(void *), .Isend = fake_isend, .Issend = fake_issend, .Irecv = fake_irecv,
                          .Test = fake_test, .Cancel = fake_cancel, .Comm_free = fake_free};

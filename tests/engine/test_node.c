@@ -1,4 +1,4 @@
-/* engine: membership/ base/loop.c */
+/* engine: membership/ base/loop.c base/process.c */
 #include <fcntl.h>
 #include <poll.h>
 #include "node_world.h"

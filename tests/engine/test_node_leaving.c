@@ -1,4 +1,4 @@
-/* engine: membership/ base/loop.c */
+/* engine: membership/ base/loop.c base/process.c */
 #include <poll.h>
 #include "membership/node_state.h"
 #include "node_world.h"

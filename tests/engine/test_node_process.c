@@ -1,4 +1,4 @@
-/* engine: membership/ base/loop.c */
+/* engine: membership/ base/loop.c base/process.c */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>

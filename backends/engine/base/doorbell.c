@@ -1,4 +1,4 @@
-/* Sleeping on a doorbell in shared memory, and waking who sleeps there: futexes. */
+/* Sleeping on a word, or on a doorbell in shared memory, and waking who sleeps there: futexes. */
 #include "base/doorbell.h"
 
 #include <limits.h>
@@ -8,6 +8,17 @@
 #include <time.h>
 #include <unistd.h>
 
+void futex_sleep(void *word, uint32_t value, int64_t ns, bool shared)
+{
+    struct timespec t = {ns / 1000000000, ns % 1000000000};
+    syscall(SYS_futex, word, shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
+}
+
+void futex_wake(void *word, int sleepers, bool shared)
+{
+    syscall(SYS_futex, word, shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, sleepers, NULL, NULL, 0);
+}
+
 uint32_t doorbell_listen(struct doorbell *doorbell)
 {
     atomic_fetch_add(&doorbell->listeners, 1);
@@ -16,9 +27,8 @@ uint32_t doorbell_listen(struct doorbell *doorbell)
 
 void doorbell_sleep(struct doorbell *doorbell, uint32_t seen, int64_t ns)
 {
-    struct timespec t = {ns / 1000000000, ns % 1000000000};
     if (ns > 0)
-        syscall(SYS_futex, &doorbell->rung, FUTEX_WAIT, seen, &t, NULL, 0);
+        futex_sleep(&doorbell->rung, seen, ns, true);
 }
 
 void doorbell_leave(struct doorbell *doorbell)
@@ -34,5 +44,5 @@ void doorbell_ring(struct doorbell *doorbell)
     if (!atomic_load_explicit(&doorbell->listeners, memory_order_relaxed))
         return;
     atomic_fetch_add(&doorbell->rung, 1);
-    syscall(SYS_futex, &doorbell->rung, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    futex_wake(&doorbell->rung, INT_MAX, true);
 }

@@ -25,6 +25,10 @@ static inline bool doorbell_away(const struct doorbell *doorbell)
     return atomic_load_explicit(&doorbell->away, memory_order_relaxed) || doorbell_asleep(doorbell);
 }
 
+/* Of any word: sleeps while it has this value, at most `ns`; may return early. shared: with other processes. */
+void futex_sleep(void *word, uint32_t value, int64_t ns, bool shared);
+void futex_wake(void *word, int sleepers, bool shared);
+
 uint32_t doorbell_listen(struct doorbell *doorbell);
 /* Until the doorbell is rung after `seen`, at most `ns`; may return early. */
 void doorbell_sleep(struct doorbell *doorbell, uint32_t seen, int64_t ns);

@@ -1,9 +1,8 @@
 /* A group: its peers, its queue, its state. Everything that belongs to one communicator. */
 #ifndef ACOMM_GROUP_H
 #define ACOMM_GROUP_H
-#include <pthread.h>
 #include "base/choice.h"
-#include "base/forks.h"
+#include "base/process.h"
 #include "group/hosts.h"
 #include "link/link.h"
 #include "group/op.h"

@@ -44,12 +44,8 @@ static int open_shared(struct acomm_group *g, const acomm_group_options *o)
 
 static int init_locks(struct acomm_group *g)
 {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->work, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    condition_init(&g->work);
     g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return g->wake_fd < 0 ? ACOMM_RESOURCE : 0;
 }

@@ -1,12 +1,7 @@
 /* An operation: where its blocks lie, its header and what differs from another rank's, its end, and waiting for that. */
 #include <limits.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "base/clock.h"
-#include "base/interrupt.h"
-#include "base/relax.h"
 #include "group/group.h"
 
 const acomm_operation acomm_operations[ACOMM_KINDS] = {
@@ -137,12 +132,6 @@ int op_compare(struct acomm_op *op, int peer, const void *header)
 
 /* ---- the end ---- */
 
-static void completion_sleep(_Atomic int *word, int value, int64_t ns)
-{
-    struct timespec t = {ns / 1000000000, ns % 1000000000};
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
-}
-
 void op_complete(struct acomm_op *op)
 {
     struct acomm_group *g = op->group;
@@ -154,7 +143,7 @@ void op_complete(struct acomm_op *op)
     if (before == OP_ABANDONED)
         group_recycle(g, op);
     else if (before == OP_AWAITED)
-        syscall(SYS_futex, &op->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+        futex_wake(&op->done, INT_MAX, false);
 }
 
 int op_wait(struct acomm_op *op, int64_t timeout)
@@ -170,7 +159,7 @@ int op_wait(struct acomm_op *op, int64_t timeout)
             return 1;
         int under_way = OP_UNDER_WAY;
         if (atomic_compare_exchange_strong(&op->done, &under_way, OP_AWAITED) || under_way == OP_AWAITED)
-            completion_sleep(&op->done, OP_AWAITED, left < WAIT_LOOK_NS ? left : WAIT_LOOK_NS);
+            futex_sleep(&op->done, OP_AWAITED, left < WAIT_LOOK_NS ? left : WAIT_LOOK_NS, false);
         if (interrupt_pending())
             return ACOMM_INTERRUPTED;
     }

@@ -9,12 +9,10 @@
  * A caller that runs a queued operation must be able to leave it, at its timeout or for Ctrl-C. That is possible in the
  * first round over shared memory (see op.h), and after it all ranks are in the operation, so it ends soon. What is too
  * long for that, or goes over links, is the worker's alone. */
-#include <errno.h>
 #include <sched.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/thread.h"
 #include "group/group.h"
 #include "membership/node.h"
 #include "group/wait.h"
@@ -183,14 +181,13 @@ struct rest { uint64_t posts, pops; int64_t since; };
 /* Until there may be something left to us. */
 static void queue_rest(struct acomm_group *g, struct rest *r)
 {
-    int64_t now = clock_now(), next = now + LOOK_NS;
-    struct timespec t = {next / 1000000000, next % 1000000000};
+    int64_t now = clock_now();
     if (r->posts != g->posts)
         r->since = now;
     r->posts = g->posts;
     r->pops = g->pops;
     if (g->head || now - r->since < LINGER_NS) {
-        pthread_cond_timedwait(&g->work, &g->lock, &t);
+        condition_await(&g->work, &g->lock, now + LOOK_NS);
         return;
     }
     g->deep = true;
@@ -229,9 +226,9 @@ static void *queue_work(void *argument)
 /* With the lock held. */
 static int start_worker(struct acomm_group *g)
 {
-    int rc = thread_start(&g->worker, NULL, queue_work, g);
+    int rc = thread_start(&g->worker, 0, queue_work, g);
     g->worker_started = rc == 0;
-    return rc ? (errno = rc, ACOMM_RESOURCE) : 0;
+    return rc;
 }
 
 /* ---- callers ---- */

@@ -5,8 +5,6 @@
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "base/interrupt.h"
-#include "base/relax.h"
 #include "group/group.h"
 #include "membership/node.h"
 #include "group/wait.h"

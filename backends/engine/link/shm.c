@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "acomm.h"
+#include "base/clock.h"
 #include "base/doorbell.h"
 #include "link/link.h"
 #include "memory/stores.h"
-#include "base/relax.h"
 
 #define LINE 64
 #define SLOTS 128                  /* pieces under way at most */

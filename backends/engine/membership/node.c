@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/clock.h"
-#include "base/thread.h"
 #include "group/group.h"
 #include "membership/node_state.h"
 
@@ -112,17 +111,6 @@ void node_release(struct acomm_node *node)
     free(node);
 }
 
-static int node_start_thread(struct acomm_node *node)
-{
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, THREAD_STACK);
-    int error = thread_start(&node->thread, &attributes, node_run, node);
-    pthread_attr_destroy(&attributes);
-    errno = error;
-    return error ? ACOMM_RESOURCE : ACOMM_OK;
-}
-
 static struct acomm_node *node_allocate(int rank, int size, int64_t heartbeat, int64_t silence)
 {
     struct acomm_node *node = calloc(1, sizeof *node + (size_t)size * (sizeof node->peers[0] + sizeof *node->gone));
@@ -137,11 +125,7 @@ static struct acomm_node *node_allocate(int rank, int size, int64_t heartbeat, i
     node->next_beat = node->last_turn + heartbeat;
     node->requests_end = &node->requests;
     pthread_mutex_init(&node->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&node->returned, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    condition_init(&node->returned);
     return node;
 }
 
@@ -158,7 +142,7 @@ int acomm_node_open(int rank, int size, int64_t heartbeat, int64_t silence, acom
     if (node->asking < 0 || loop_open(&node->loop) < 0)
         goto fail;
     enlist(node);
-    if (node_start_thread(node) < 0) {
+    if (thread_start(&node->thread, THREAD_STACK, node_run, node)) {
         delist(node);
         goto fail;
     }
@@ -391,9 +375,8 @@ static void doubt(struct acomm_node *node, int rank, const char *text)
 static void await_word(struct acomm_node *node, int rank)
 {
     int64_t end = clock_now() + node_patience(node, NODE_WORD_NS);
-    struct timespec until = {end / 1000000000, end % 1000000000};
     while (node->peers[rank].state == PEER_THERE && clock_now() < end)
-        pthread_cond_timedwait(&node->returned, &node->lock, &until);
+        condition_await(&node->returned, &node->lock, end);
 }
 
 int acomm_node_refuse(struct acomm_node *node, const acomm_request *request, int code, int errnum, const char *text)

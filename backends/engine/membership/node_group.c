@@ -136,7 +136,6 @@ static bool all_answered(const struct node_watch *watch)
 int node_behind(struct acomm_node *node, const struct acomm_group *group, uint64_t sequence, uint64_t *begun)
 {
     int64_t end = clock_now() + NODE_ANSWER_NS;
-    struct timespec until = {end / 1000000000, end % 1000000000};
     *begun = 0;
     if (node_forked(node))
         return -1;
@@ -146,7 +145,7 @@ int node_behind(struct acomm_node *node, const struct acomm_group *group, uint64
         node_ask_begun(node, watch);
         watch->calls++; /* keeps it where it is */
         while (!all_answered(watch) && clock_now() < end && !atomic_load(&group->poisoned))
-            pthread_cond_timedwait(&node->returned, &node->lock, &until);
+            condition_await(&node->returned, &node->lock, end);
         watch->calls--;
         pthread_cond_broadcast(&node->returned);
     }

@@ -5,9 +5,8 @@
  * links, queue requests and wake the thread. */
 #ifndef ACOMM_NODE_STATE_H
 #define ACOMM_NODE_STATE_H
-#include <pthread.h>
-#include <stdatomic.h>
 #include "base/loop.h"
+#include "base/process.h"
 #include "membership/node.h"
 #include "membership/wire_control.h"
 

@@ -160,12 +160,8 @@ struct p2p *p2p_open(struct acomm_group *group)
         free(p);
         return NULL;
     }
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->turn, &monotonic);
-    pthread_cond_init(&p->work, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    condition_init(&p->turn);
+    condition_init(&p->work);
     pthread_mutex_init(&p->lock, NULL);
     return p;
 }

@@ -287,6 +287,4 @@ void p2p_progress_wake(struct p2p *p);
 void p2p_progress_attend(struct p2p *p);
 /* Nobody leads any more: the next in turn does. */
 void p2p_progress_hand_over(struct p2p *p);
-/* Waits on a condition with the lock held, at most until `until` (clock_now). */
-void p2p_progress_await(struct p2p *p, pthread_cond_t *condition, int64_t until);
 #endif

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/thread.h"
 #include "membership/node.h"
 #include "p2p/peer.h"
 
@@ -194,12 +193,6 @@ void p2p_progress_wake(struct p2p *p)
     doorbell_ring(p->group->doorbell);
 }
 
-void p2p_progress_await(struct p2p *p, pthread_cond_t *condition, int64_t until)
-{
-    struct timespec t = {until / 1000000000, until % 1000000000};
-    pthread_cond_timedwait(condition, &p->lock, &t);
-}
-
 void p2p_progress_hand_over(struct p2p *p)
 {
     p->leader = NULL;
@@ -220,7 +213,7 @@ static void progress_rest(struct p2p *p, uint64_t *posts, int64_t *since)
         *since = now;
     }
     if (now - *since < LINGER_NS) {
-        p2p_progress_await(p, &p->work, now + LIGHT_NS);
+        condition_await(&p->work, &p->lock, now + LIGHT_NS);
         return;
     }
     p->deep = true;
@@ -276,9 +269,8 @@ void p2p_progress_attend(struct p2p *p)
 {
     p->posts++;
     if (!p->started) {
-        int rc = thread_start(&p->thread, NULL, progress_run, p);
-        p->started = !rc;
-        if (rc)
+        p->started = !thread_start(&p->thread, 0, progress_run, p);
+        if (!p->started)
             p2p_trouble(p, NULL, ACOMM_RESOURCE, p->group->rank, "no thread for asynchronous messages");
     } else if (p->deep && !p->leader) {
         pthread_cond_signal(&p->work);

@@ -3,8 +3,6 @@
 
 #include "base/doorbell.h"
 #include "base/clock.h"
-#include "base/interrupt.h"
-#include "base/relax.h"
 #include "p2p/peer.h"
 
 #define PEEKS 50          /* of 20 to 40 ns: no longer than a switch of processes takes */
@@ -112,7 +110,7 @@ static void doze(struct p2p *p, struct waiter *w)
     }
     int64_t longest = clock_now() + WAIT_SLEEP_NS;
     p->followers++;
-    p2p_progress_await(p, &p->turn, w->until < longest ? w->until : longest);
+    condition_await(&p->turn, &p->lock, w->until < longest ? w->until : longest);
     p->followers--;
 }
 

@@ -2,14 +2,10 @@
 #include "rma/rma.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "group/group.h"
@@ -224,7 +220,6 @@ int acomm_rma_get(acomm_rma *r, int rank, uint64_t at, uintptr_t to, uint64_t by
 static int lock_control(struct acomm_op *op, struct control *c)
 {
     uint32_t unlocked = 0;
-    struct timespec t = {0, WAIT_SLEEP_NS};
     op->timeout = op->group->timeout;
     /* Who has slept does not know who else does. */
     for (struct wait w = wait_start(op); !atomic_compare_exchange_strong(&c->lock, &unlocked, w.sleepy ? 2 : 1); unlocked = 0) {
@@ -237,7 +232,7 @@ static int lock_control(struct acomm_op *op, struct control *c)
             continue;
         if (atomic_exchange(&c->lock, 2) == 0)
             return 0;
-        syscall(SYS_futex, &c->lock, FUTEX_WAIT, 2, &t, NULL, 0);
+        futex_sleep(&c->lock, 2, WAIT_SLEEP_NS, true);
         wait_woke(&w);
     }
     return 0;
@@ -246,7 +241,7 @@ static int lock_control(struct acomm_op *op, struct control *c)
 static void unlock_control(struct control *c)
 {
     if (atomic_exchange(&c->lock, 0) == 2)
-        syscall(SYS_futex, &c->lock, FUTEX_WAKE, 1, NULL, NULL, 0);
+        futex_wake(&c->lock, 1, true);
 }
 
 /* With the lock. 0 or errno. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/process.h"
 #include "mpi_fabric.h"
 
 #define PACE_NS 1000000       /* between two looks of the thread, */
@@ -132,10 +132,10 @@ static void *fabric_keep(void *unused)
 int fabric_thread(void *(*run)(void *), void *with)
 {
     pthread_t thread;
-    int rc = thread_start(&thread, NULL, run, with);
+    int rc = thread_start(&thread, 0, run, with);
     if (!rc)
         pthread_detach(thread);
-    return rc ? ACOMM_RESOURCE : 0;
+    return rc;
 }
 
 int fabric_begin(struct mpi_fabric *fabric)

@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/interrupt.h"
+#include "base/process.h"
 #include "mpi_fabric.h"
 
 #define EAGER_NS 1000000      /* how long who waits yields before it naps */

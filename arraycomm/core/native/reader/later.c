@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include "base/thread.h"
+#include "base/process.h"
 
 static struct {
     pthread_mutex_t mutex;
@@ -53,7 +53,7 @@ void later_apart(int (*apart)(int *mode))
 static bool start(void)
 {
     pthread_t thread;
-    bool started = !thread_start(&thread, NULL, later_run, NULL);
+    bool started = !thread_start(&thread, 0, later_run, NULL);
     if (started)
         pthread_detach(thread);
     return started;

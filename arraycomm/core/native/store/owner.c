@@ -6,12 +6,12 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/process.h"
 #include "server.h"
 
 static int start_thread(struct store_server *s)
 {
-    int failed = thread_start(&s->thread, NULL, store_server_run, s);
+    int failed = thread_start(&s->thread, 0, store_server_run, s);
     if (!failed)
         pthread_setname_np(s->thread, "arraycomm-store");
     return failed;

@@ -3,11 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "memory/arena.h"
@@ -165,7 +163,7 @@ void shared_commit(struct shared *s)
      * this stamp or we see it. */
     atomic_store(&slot->stamp, s->round);
     if (atomic_load(&region_of(s, s->rank)->sleepers))
-        syscall(SYS_futex, futex_word(slot), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        futex_wake(futex_word(slot), INT_MAX, true);
 }
 
 void shared_leave(struct shared *s, const struct acomm_op *op)
@@ -210,12 +208,11 @@ void shared_settle(struct shared *s, uint64_t round)
 static void shared_sleep_on(struct shared *s, int rank, uint64_t round)
 {
     struct slot *slot = slot_of(s, rank, round);
-    struct timespec t = {0, WAIT_SLEEP_NS};
     struct region *local_rank = region_of(s, rank);
     atomic_fetch_add(&local_rank->sleepers, 1);
     uint64_t stamp = atomic_load(&slot->stamp);
     if (stamp < round)
-        syscall(SYS_futex, futex_word(slot), FUTEX_WAIT, (uint32_t)stamp, &t, NULL, 0);
+        futex_sleep(futex_word(slot), (uint32_t)stamp, WAIT_SLEEP_NS, true);
     atomic_fetch_sub(&local_rank->sleepers, 1);
 }
 
