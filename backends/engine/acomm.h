@@ -139,7 +139,7 @@ int acomm_operate(acomm_group *group, int kind, uintptr_t in, uintptr_t out, uin
                   int64_t timeout, acomm_op **handle);
 /* 0 or a failure code when ended within `timeout` (0: just a look), 1 when not. Blocks. */
 int acomm_wait(acomm_op *op, int64_t timeout);
-void acomm_op_free(acomm_op *op);
+void acomm_op_free(acomm_op *op); /* now, or at its end */
 const acomm_entries *acomm_lend(void);
 
 /* ---- symmetric arrays: memory of this rank that collectives of its peers on the host read and write in place ---- */
@@ -150,7 +150,8 @@ typedef struct acomm_block acomm_block;
  * A block is valid until it is freed, also after the group has been closed. */
 int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm_block **out);
 uintptr_t acomm_block_address(const acomm_block *block);
-void acomm_block_free(acomm_block *block); /* any thread */
+/* Any thread; after the group's end too. In a child made by fork nothing happens: memory and lock are the parent's. */
+void acomm_block_free(acomm_block *block);
 
 /* ---- one-sided: memory of every rank that the others read and write while its owner does something else ---- */
 typedef struct acomm_rma acomm_rma;

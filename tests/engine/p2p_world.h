@@ -296,7 +296,7 @@ static inline void world_arenas(struct world *w, struct acomm_block **blocks, si
 static inline void world_close_arenas(struct world *w, struct acomm_block **blocks)
 {
     for (int rank = 0; rank < 2; rank++) {
-        arena_give(blocks[rank]);
+        acomm_block_free(blocks[rank]);
         arena_close(w->groups[rank].direct.arena);
         w->groups[rank].direct.arena = NULL;
         if (w->arenas[rank])

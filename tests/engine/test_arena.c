@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "acomm.h"
 #include "memory/arena.h"
 #include "check.h"
 
@@ -45,14 +46,14 @@ static void blocks_do_not_overlap(void)
     struct acomm_block *blocks[8];
     for (int i = 0; i < 8; i++) {
         blocks[i] = arena_take(a, sizes[i]);
-        CHECK(blocks[i] && (uintptr_t)arena_address(blocks[i]) % (sizes[i] >= KiB(2048) ? KiB(2048) : 4096) == 0);
-        memset(arena_address(blocks[i]), i + 1, sizes[i]);
+        CHECK(blocks[i] && acomm_block_address(blocks[i]) % (sizes[i] >= KiB(2048) ? KiB(2048) : 4096) == 0);
+        memset((char *)acomm_block_address(blocks[i]), i + 1, sizes[i]);
     }
     for (int i = 0; i < 8; i++)
         for (uint64_t k = 0; k < sizes[i]; k += 1013)
-            CHECK_MESSAGE(arena_address(blocks[i])[k] == i + 1, "block %d at %lu", i, (unsigned long)k);
+            CHECK_MESSAGE(((char *)acomm_block_address(blocks[i]))[k] == i + 1, "block %d at %lu", i, (unsigned long)k);
     for (int i = 0; i < 8; i++)
-        arena_give(blocks[i]);
+        acomm_block_free(blocks[i]);
     CHECK_MESSAGE(held(fd) == 0, "%lu bytes stayed", (unsigned long)held(fd));
     arena_close(a);
     close(fd);
@@ -64,16 +65,16 @@ static void gaps_are_used(void)
     int fd = file();
     struct arena *a = arena_open(fd, START);
     struct acomm_block *first = arena_take(a, KiB(64)), *second = arena_take(a, KiB(64)), *third = arena_take(a, KiB(64));
-    char *gap = arena_address(second);
+    char *gap = (char *)acomm_block_address(second);
     memset(gap, 5, KiB(64));
-    arena_give(second);
+    acomm_block_free(second);
     second = arena_take(a, KiB(32));
-    CHECK(arena_address(second) == gap && gap[0] == 0 && gap[KiB(32) - 1] == 0);
+    CHECK((char *)acomm_block_address(second) == gap && gap[0] == 0 && gap[KiB(32) - 1] == 0);
     struct acomm_block *large = arena_take(a, KiB(128));
-    CHECK(arena_address(large) >= arena_address(third) + KiB(64));
+    CHECK((char *)acomm_block_address(large) >= (char *)acomm_block_address(third) + KiB(64));
     struct acomm_block *all[] = {first, second, third, large};
     for (int i = 0; i < 4; i++)
-        arena_give(all[i]);
+        acomm_block_free(all[i]);
     arena_close(a);
     close(fd);
 }
@@ -83,17 +84,17 @@ static void places(void)
     int fd = file();
     struct arena *a = arena_open(fd, START);
     struct acomm_block *block = arena_take(a, KiB(8));
-    const char *at = arena_address(block);
+    const char *at = (char *)acomm_block_address(block);
     uint64_t offset = 1;
     char elsewhere;
     CHECK(arena_holds(a, at + 10, 100, &offset) && offset == 10);
     CHECK(!arena_holds(a, &elsewhere, 1, &offset) && !arena_holds(NULL, at, 1, &offset));
     CHECK(!arena_holds(a, at, ARENA_ROOM + 1, &offset) && !arena_holds(a, at - 1, 1, &offset));
     char *peer = mmap(NULL, KiB(8), PROT_READ, MAP_SHARED, fd, (off_t)START);
-    strcpy(arena_address(block), "seen by a peer");
+    strcpy((char *)acomm_block_address(block), "seen by a peer");
     CHECK(peer != MAP_FAILED && !strcmp(peer, "seen by a peer"));
     munmap(peer, KiB(8));
-    arena_give(block);
+    acomm_block_free(block);
     arena_close(a);
     close(fd);
 }
@@ -140,8 +141,8 @@ static void owners_reserve_addresses_alone(void)
     int fd = file();
     struct arena *a = arena_open(fd, START);
     struct acomm_block *first = arena_take(a, KiB(8)), *second = arena_take(a, KiB(8)), *third = arena_take(a, KiB(8));
-    char *base = arena_address(first), *gap = arena_address(second), *end = arena_address(third) + KiB(8);
-    arena_give(second);
+    char *base = (char *)acomm_block_address(first), *gap = (char *)acomm_block_address(second), *end = (char *)acomm_block_address(third) + KiB(8);
+    acomm_block_free(second);
     CHECK(accessible(base) && accessible(end - 1) && !accessible(gap) && !accessible(end));
     CHECK_EQUAL(dumped(base), KiB(8));
     CHECK_EQUAL(dumped(gap), 0);
@@ -149,10 +150,10 @@ static void owners_reserve_addresses_alone(void)
     lock_all(base);
     CHECK_EQUAL(held(fd), KiB(16));
     second = arena_take(a, KiB(4));
-    CHECK(arena_address(second) == gap && accessible(gap) && !gap[0]);
-    arena_give(first);
-    arena_give(second);
-    arena_give(third);
+    CHECK((char *)acomm_block_address(second) == gap && accessible(gap) && !gap[0]);
+    acomm_block_free(first);
+    acomm_block_free(second);
+    acomm_block_free(third);
     CHECK(!accessible(base));
     arena_close(a);
     close(fd);
@@ -171,7 +172,7 @@ static void peers_open_what_they_are_told_of(void)
     CHECK(arena_view_open(&view, fd, START, 1) == base && accessible(base + KiB(3000) - 1)); /* what was opened stays */
     CHECK_EQUAL(dumped(base), 0);
     CHECK_EQUAL(dumped(base + KiB(8192)), 0);
-    strcpy(arena_address(block), "seen by a peer");
+    strcpy((char *)acomm_block_address(block), "seen by a peer");
     CHECK(!strcmp(base, "seen by a peer"));
     lock_all(base);
     CHECK(held(fd) < KiB(5000));
@@ -180,7 +181,7 @@ static void peers_open_what_they_are_told_of(void)
     arena_view_close(&view);
     arena_view_close(&view);
     CHECK(!arena_view_open(&view, -1, START, 0) && errno == EBADF);
-    arena_give(block);
+    acomm_block_free(block);
     arena_close(a);
     close(fd);
 }
@@ -192,10 +193,10 @@ static void blocks_outlive_the_group(void)
     struct acomm_block *one = arena_take(a, 100), *other = arena_take(a, 100);
     arena_close(a);
     close(fd);
-    strcpy(arena_address(one), "still here");
-    arena_give(other);
-    CHECK(!strcmp(arena_address(one), "still here"));
-    arena_give(one); /* the mapping goes with it: the leak checker looks */
+    strcpy((char *)acomm_block_address(one), "still here");
+    acomm_block_free(other);
+    CHECK(!strcmp((char *)acomm_block_address(one), "still here"));
+    acomm_block_free(one); /* the mapping goes with it: the leak checker looks */
 }
 
 /* The child's copy of an array ends without taking the parent's memory away. */
@@ -204,15 +205,15 @@ static void fork_keeps_the_memory(void)
     int fd = file(), status = 0;
     struct arena *a = arena_open(fd, START);
     struct acomm_block *block = arena_take(a, 100);
-    strcpy(arena_address(block), "the parent's");
+    strcpy((char *)acomm_block_address(block), "the parent's");
     pid_t child = fork();
     if (!child) {
-        arena_give(block);
+        acomm_block_free(block);
         _exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    CHECK(!strcmp(arena_address(block), "the parent's"));
-    arena_give(block);
+    CHECK(!strcmp((char *)acomm_block_address(block), "the parent's"));
+    acomm_block_free(block);
     arena_close(a);
     close(fd);
 }

@@ -365,7 +365,7 @@ static struct acomm_block *blocks[2];
 static void *send_symmetric(void *argument)
 {
     struct acomm_group *g = argument;
-    char *ours = arena_address(blocks[g->rank]), *data = malloc(BYTES);
+    char *ours = (char *)acomm_block_address(blocks[g->rank]), *data = malloc(BYTES);
     for (uint32_t i = 0; i < 20; i++) {
         size_t bytes = i % 4 == 0 ? 32767 : i % 4 == 1 ? 32768 : i % 4 == 2 ? 65536 : BYTES - 64;
         world_turn(g, i, (i + (uint32_t)g->rank) % 2 == 0 ? ours + i : data, bytes, 1 - g->rank);
@@ -394,7 +394,7 @@ static void symmetric_arrays_need_no_system_call(void)
 static void *exchange_long_symmetric(void *argument)
 {
     struct acomm_group *g = argument;
-    char *ours = arena_address(blocks[g->rank]), *data = malloc(STREAM_LONG);
+    char *ours = (char *)acomm_block_address(blocks[g->rank]), *data = malloc(STREAM_LONG);
     for (uint32_t i = 0; i < 12; i++)
         world_turn(g, i, (i + (uint32_t)g->rank) % 2 == 0 ? ours : data, STREAM_LONG, 1 - g->rank);
     free(data);

@@ -151,9 +151,9 @@ static void pair_open(struct symmetric *s, bool mapped, char *out)
 {
     *s = (struct symmetric){.w = open_world(&s->fd)};
     world_arenas(s->w, s->blocks, BYTES, mapped);
-    s->send.in = arena_address(s->blocks[1]);
-    s->receive.out = out ? out : arena_address(s->blocks[0]);
-    fill_bytes(arena_address(s->blocks[1]), BYTES, 5);
+    s->send.in = (char *)acomm_block_address(s->blocks[1]);
+    s->receive.out = out ? out : (char *)acomm_block_address(s->blocks[0]);
+    fill_bytes((char *)acomm_block_address(s->blocks[1]), BYTES, 5);
     struct wire_place place = {.how = DIRECT_MAPPED};
     s->gives = (struct p2p_item){.op = &s->send, .bytes = BYTES, .id = 9, .place = place};
     s->takes = (struct p2p_item){.op = &s->receive, .bytes = BYTES, .id = 9, .place = place};

@@ -49,17 +49,22 @@ static int api_refused(acomm_op *handle, int rc)
     return rc;
 }
 
-/* Runs the described operation in the caller's thread, or hands it to the worker when there is a handle. Without one the
- * description itself is the operation, and holds what came of it. */
-static int submit(struct acomm_op *described, acomm_op *handle)
+/* The operation that was described: itself, which holds what comes of it then, or in the handle. */
+static struct acomm_op *api_describes(struct acomm_op *described, acomm_op *handle)
 {
     struct acomm_op *op = handle ? handle : described;
-    struct acomm_group *g = described->group;
     if (handle)
         *handle = *described;
     op->width = acomm_dtype_bytes(op->dtype);
     if (op->timeout < 0)
-        op->timeout = g->timeout;
+        op->timeout = op->group->timeout;
+    return op;
+}
+
+/* Runs the described operation in the caller's thread, or hands it to the worker when there is a handle. */
+static int submit(struct acomm_op *described, acomm_op *handle)
+{
+    struct acomm_op *op = api_describes(described, handle);
     int rc = api_check(op);
     if (rc)
         return api_refused(handle, rc);
@@ -92,33 +97,18 @@ int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm
         return 0;
     }
     if (block)
-        arena_give(block);
+        acomm_block_free(block);
     errno = held == SHARE_NO_ADDRESSES ? ENOMEM : block ? 0 : saved;
     return rc ? rc : held == SHARE_NO_ADDRESSES ? ACOMM_UNSUPPORTED : ACOMM_RESOURCE;
-}
-
-uintptr_t acomm_block_address(const acomm_block *block)
-{
-    return (uintptr_t)arena_address(block);
-}
-
-void acomm_block_free(acomm_block *block)
-{
-    arena_give(block);
 }
 
 /* The same for messages. */
 static int api_post(struct acomm_op *described, acomm_op *handle)
 {
-    struct acomm_op *op = handle ? handle : described;
-    struct acomm_group *g = described->group;
-    if (handle)
-        *handle = *described;
-    op->width = acomm_dtype_bytes(op->dtype);
+    struct acomm_op *op = api_describes(described, handle);
+    struct acomm_group *g = op->group;
     op->root = -1;
     op->synchronous = !handle;
-    if (op->timeout < 0)
-        op->timeout = g->timeout;
     int rc = op->peer < -1 || op->peer >= g->size ? ACOMM_ARGUMENT : api_check(op);
     atomic_fetch_add(&g->inside, 1);
     if (!rc)
@@ -201,7 +191,7 @@ int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)
         return ACOMM_RESOURCE;
     rc = op_is_message(op.kind) ? api_post(&op, handle) : submit(&op, handle);
     if (rc)
-        op_abandon(handle);
+        acomm_op_free(handle);
     else
         *out = handle;
     return rc;
@@ -273,11 +263,6 @@ int acomm_wait(acomm_op *op, int64_t timeout)
         rc = group_wait(op, timeout);
     atomic_fetch_sub(&g->inside, 1);
     return rc;
-}
-
-void acomm_op_free(acomm_op *op)
-{
-    op_abandon(op);
 }
 
 const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop)

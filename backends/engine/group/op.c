@@ -166,7 +166,7 @@ int op_wait(struct acomm_op *op, int64_t timeout)
     return op->status;
 }
 
-void op_abandon(struct acomm_op *op)
+void acomm_op_free(struct acomm_op *op)
 {
     int state = atomic_load(&op->done);
     while (state != OP_ENDED)

@@ -72,8 +72,6 @@ enum op_state { OP_UNDER_WAY, OP_AWAITED, OP_ENDED, OP_ABANDONED };
 void op_complete(struct acomm_op *op);
 /* Blocks until ended, at most `timeout` ns: the status, or 1 when not ended; ACOMM_INTERRUPTED leaves it under way. */
 int op_wait(struct acomm_op *op, int64_t timeout);
-/* Nobody needs it any more: it is recycled now, or at its end. */
-void op_abandon(struct acomm_op *op);
 static inline bool op_ended(struct acomm_op *op)
 {
     return atomic_load_explicit(&op->done, memory_order_acquire) == OP_ENDED;

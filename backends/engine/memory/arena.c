@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "acomm.h"
 #include "memory/pages.h"
 
 #define PAGE (UINT64_C(4) << 10)
@@ -116,9 +117,9 @@ static int populate(const struct arena *a, const struct acomm_block *b)
     return pages_reserve(a->fd, a->start + b->offset, b->bytes);
 }
 
-char *arena_address(const struct acomm_block *block)
+uintptr_t acomm_block_address(const acomm_block *block)
 {
-    return block->arena->base + block->offset;
+    return (uintptr_t)block->arena->base + block->offset;
 }
 
 static struct acomm_block *new_block(struct arena *a, uint64_t bytes)
@@ -144,11 +145,11 @@ struct acomm_block *arena_take(struct arena *a, uint64_t bytes)
     if (!error)
         return block;
     if (block)
-        arena_give(block);
+        acomm_block_free(block);
     return errno = error, NULL;
 }
 
-void arena_give(struct acomm_block *block)
+void acomm_block_free(acomm_block *block)
 {
     struct arena *a = block->arena;
     if (getpid() != a->owner)

@@ -24,11 +24,8 @@ struct acomm_block;
 struct arena *arena_open(int fd, uint64_t offset);
 /* Gives up the group's hold; blocks that are still taken keep it. NULL is fine. */
 void arena_close(struct arena *arena);
-/* A block of zeros, 4 KiB aligned (2 MiB from 2 MiB on), or NULL with errno set. Any thread. */
+/* A block of zeros, 4 KiB aligned (2 MiB from 2 MiB on), or NULL with errno set. Any thread. It is freed by acomm_block_free(). */
 struct acomm_block *arena_take(struct arena *arena, uint64_t bytes);
-char *arena_address(const struct acomm_block *block);
-/* Any thread; after arena_close too. In a child made by fork nothing happens: memory and lock are the parent's. */
-void arena_give(struct acomm_block *block);
 /* Whether bytes [at, at + bytes) lie in the arena, and where. */
 bool arena_holds(const struct arena *arena, const char *at, uint64_t bytes, uint64_t *offset);
 

@@ -125,7 +125,7 @@ int acomm_rma_open(acomm_group *g, acomm_group *arenas, uintptr_t data, uint64_t
         if (r)
             free(r->taken);
         free(r);
-        arena_give(block);
+        acomm_block_free(block);
         errno = 0; /* addresses are not what is missing */
     }
     return rc ? rc : open ? 0 : ACOMM_UNSUPPORTED;
@@ -399,7 +399,7 @@ static void close_one(struct acomm_rma *r)
     doorbell_ring(r->group->doorbell);
     while (atomic_load(&r->inside))
         sched_yield(); /* it sees that it is closed within WAIT_SLEEP_NS */
-    arena_give(r->block);
+    acomm_block_free(r->block);
 }
 
 void rma_close_all(struct acomm_group *g)
