@@ -105,7 +105,7 @@ static double loss(double ratio, int ways)
     double more = 0;
     const float cost[] = {(float)ratio, 1, (float)ratio};
     for (uint32_t try = 0; try < TRIES; try++)
-        more += choice_way(TRIES + try, CHOICE_TRY, cost, ways) != 1 ? ratio - 1 : 0;
+        more += choice_way(TRIES + try, CHOICE_TRY, cost, ways, CHOICE_SELDOM) != 1 ? ratio - 1 : 0;
     return more / TRIES;
 }
 
@@ -125,7 +125,7 @@ static float known(const int *tries, int n, bool mean)
     struct choice c = {0};
     for (int run = 0; run < 2 * n; run++) { /* whose first half does not count */
         int64_t ns = (int64_t)(CHOICE_TRY / 2) * (run % 2 ? tries[run / 2] : 1000);
-        (mean ? choice_learn_mean : choice_learn)(&c, 0, CHOICE_TRY / 2, ns);
+        choice_learn(&c, 0, CHOICE_TRY / 2, ns, mean);
     }
     CHECK_EQUAL((int)c.tries, n);
     return c.cost[0];
@@ -148,8 +148,8 @@ static void long_runs_learn_soon(void)
     classes[choice_class(CHOICE_LONG - 1)] = (struct choice){.cost = {1, 9}, .tries = CHOICE_KNOWN};
     for (int run = 0; run < 9; run++) {
         struct choice *c = choice_for(classes, CHOICE_LONG);
-        int way = choice_way(c->tries, CHOICE_LONG, c->cost, 2);
-        choice_learn(c, way, CHOICE_LONG, (int64_t)CHOICE_LONG * (way ? 10 : 11));
+        int way = choice_way(c->tries, CHOICE_LONG, c->cost, 2, CHOICE_SELDOM);
+        choice_learn(c, way, CHOICE_LONG, (int64_t)CHOICE_LONG * (way ? 10 : 11), false);
         taken[way]++;
     }
     CHECK_EQUAL(taken[0], CHOICE_FIRST);
@@ -195,14 +195,14 @@ static void spoilt_tries_teach_nothing(void)
 {
     struct choice c = {0};
     for (int run = 0; run < 2 * CHOICE_FIRST; run++)
-        choice_learn(&c, choice_way(c.tries, CHOICE_LONG, c.cost, 2), CHOICE_LONG, CHOICE_SPOILT);
+        choice_learn(&c, choice_way(c.tries, CHOICE_LONG, c.cost, 2, CHOICE_SELDOM), CHOICE_LONG, CHOICE_SPOILT, false);
     CHECK(c.tries == 2 * CHOICE_FIRST && c.cost[0] == 0 && c.cost[1] == 0);
     for (int way = 0; way < 2; way++) {
-        CHECK_EQUAL(choice_way(c.tries, CHOICE_LONG, c.cost, 2), way);
-        choice_learn(&c, way, CHOICE_LONG, (int64_t)CHOICE_LONG * (3 - way));
+        CHECK_EQUAL(choice_way(c.tries, CHOICE_LONG, c.cost, 2, CHOICE_SELDOM), way);
+        choice_learn(&c, way, CHOICE_LONG, (int64_t)CHOICE_LONG * (3 - way), false);
     }
     CHECK(c.cost[0] == 3 && c.cost[1] == 2);
-    CHECK_EQUAL(choice_way(c.tries, CHOICE_LONG, c.cost, 2), 1);
+    CHECK_EQUAL(choice_way(c.tries, CHOICE_LONG, c.cost, 2, CHOICE_SELDOM), 1);
 }
 
 int main(void)

@@ -61,7 +61,7 @@ static inline uint32_t choice_often(double worse, double best, uint32_t seldom)
 
 /* The way of try number `try` of runs of `bytes` bytes among the first `ways`, when each costs so much; one that is worse comes every
  * `seldom` tries at least. */
-static inline int choice_way_again(uint32_t try, uint64_t bytes, const float *cost, int ways, uint32_t seldom)
+static inline int choice_way(uint32_t try, uint64_t bytes, const float *cost, int ways, uint32_t seldom)
 {
     int best = 0, turn = (int)(try % (uint32_t)ways);
     for (int way = 1; way < ways; way++)
@@ -77,11 +77,6 @@ static inline int choice_way_again(uint32_t try, uint64_t bytes, const float *co
             return way;
     }
     return best;
-}
-
-static inline int choice_way(uint32_t try, uint64_t bytes, const float *cost, int ways)
-{
-    return choice_way_again(try, bytes, cost, ways, CHOICE_SELDOM);
 }
 
 /* Whether a run of `bytes` bytes counts, that is, whether its time is wanted. */
@@ -113,30 +108,19 @@ static inline bool choice_tried(struct choice *c, uint64_t bytes, int64_t ns, fl
 }
 
 /* The best try counts, because what disturbs a measurement only adds to it; but it is forgotten slowly once the ways are known, and
- * one that is far off, because a core was taken away, says no more than one twice as dear. */
-static inline void choice_learn(struct choice *c, int way, uint64_t bytes, int64_t ns)
-{
-    float cost, *known = &c->cost[way];
-    if (!choice_tried(c, bytes, ns, &cost))
-        return;
-    float most = cost < 2 * *known ? cost : 2 * *known;
-    if (*known == 0 || cost < *known)
-        *known = cost;
-    else if (c->tries > CHOICE_KNOWN)
-        *known += (most - *known) / 8;
-}
-
-/* The mean of the last tries counts, where they stand in each other's way: copies that read memory from all cores take longer
+ * one that is far off, because a core was taken away, says no more than one twice as dear.
+ * mean: that of the last tries counts, where they stand in each other's way: copies that read memory from all cores take longer
  * than the best one says, which had it to itself. Of the first ones the best, as they meet new memory. */
-static inline void choice_learn_mean(struct choice *c, int way, uint64_t bytes, int64_t ns)
+static inline void choice_learn(struct choice *c, int way, uint64_t bytes, int64_t ns, bool mean)
 {
     float cost, *known = &c->cost[way];
     if (!choice_tried(c, bytes, ns, &cost))
         return;
     float most = cost < 2 * *known ? cost : 2 * *known;
-    if (*known == 0 || (cost < *known && c->tries <= CHOICE_WAYS * CHOICE_FIRST))
+    bool best = cost < *known && (!mean || c->tries <= CHOICE_WAYS * CHOICE_FIRST);
+    if (*known == 0 || best)
         *known = cost;
-    else
-        *known += (most - *known) / 4;
+    else if (mean || c->tries > CHOICE_KNOWN)
+        *known += (most - *known) / (mean ? 4 : 8);
 }
 #endif

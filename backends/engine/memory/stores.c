@@ -42,7 +42,7 @@ static bool awaited(struct stores *s, struct stores_talk *talk)
         return false;
     uint64_t told = atomic_load_explicit(&talk->told, memory_order_relaxed);
     if (told >> HALF == s->number)
-        choice_learn(s->trial.of, s->trial.way, s->trial.bytes, s->trial.ns + (int64_t)(uint32_t)told);
+        choice_learn(s->trial.of, s->trial.way, s->trial.bytes, s->trial.ns + (int64_t)(uint32_t)told, false);
     else if (s->trial.passed++ < PATIENCE)
         return true;
     s->trial.of = NULL;
@@ -68,7 +68,7 @@ void stores_write(struct stores *s, struct stores_talk *talk, uint64_t at, char 
     struct choice *c = stores_choice_of(s, whole);
     bool wait = awaited(s, talk);
     if (!c->moved)
-        c->agreed = choice_way_again(c->tries, bytes, c->cost, ways(), SELDOM);
+        c->agreed = choice_way(c->tries, bytes, c->cost, ways(), SELDOM);
     if (wait || !choice_counts(c, bytes)) {
         c->moved += bytes;
         stream_store(WAYS[c->agreed], to, from, bytes);

@@ -63,7 +63,7 @@ static int offer_choose(struct p2p *p, struct p2p_peer *peer, const struct p2p_i
     if (mapped && item->bytes >= STREAM_LONG)
         return READ;
     struct choice *c = offer_choice_of(p, item);
-    return choice_way(c->tries, item->bytes, c->cost, WAYS);
+    return choice_way(c->tries, item->bytes, c->cost, WAYS, CHOICE_SELDOM);
 }
 
 bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
@@ -99,11 +99,8 @@ void p2p_offer_learn(struct p2p *p, const struct p2p_item *item)
     if (!item->began)
         return;
     struct choice *c = offer_choice_of(p, item);
-    int way = item->staged ? STAGED : READ;
-    if (!p->group->oversubscribed)
-        choice_learn(c, way, item->bytes, clock_now() - item->began);
-    else
-        choice_learn_mean(c, way, item->bytes, offer_work(item));
+    bool shares = p->group->oversubscribed;
+    choice_learn(c, item->staged ? STAGED : READ, item->bytes, shares ? offer_work(item) : clock_now() - item->began, shares);
 }
 
 static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item, uint64_t bytes)

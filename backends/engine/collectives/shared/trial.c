@@ -47,7 +47,7 @@ static int trial_choose(const struct rounds *r, uint32_t try, uint64_t bytes)
             costs[way] = first.oversubscribed ? costs[way] + say.cost[way] : most;
         }
     }
-    return choice_way(try, bytes, costs, TRIAL_WAYS);
+    return choice_way(try, bytes, costs, TRIAL_WAYS, CHOICE_SELDOM);
 }
 
 static int signature_check(struct rounds *r, struct choice *c, uint64_t bytes)
@@ -81,7 +81,7 @@ void trial_end(const struct trial *t, const struct rounds *r)
     int64_t ns = counts ? spent(r->op->group) - t->before : 0;
     if (counts && faults(t->choice) - t->faults > (int64_t)(t->bytes / NEW))
         ns = CHOICE_SPOILT;
-    choice_learn(t->choice, (int)t->way, t->bytes, ns);
+    choice_learn(t->choice, (int)t->way, t->bytes, ns, false);
 }
 
 /* ---- chunks ---- */
