@@ -1,13 +1,25 @@
-/* The loops of one CPU level. Included by one small file per level, which chooses the instruction set for everything
- * in here and defines REDUCE_LEVEL (the table's name), REDUCE_NAME (its text), and REDUCE_COMPLEX, REDUCE_F16C or REDUCE_BF16
- * where those parts are wanted.
+/* The loops of one CPU level. Included by one small file per level, which defines REDUCE_TARGET (the instruction sets of everything
+ * in here), REDUCE_LEVEL (the table's name), REDUCE_NAME (its text), and REDUCE_COMPLEX, REDUCE_F16C or REDUCE_BF16 where those
+ * parts are wanted.
  *
  * Loops are plain C over elements: compilers vectorise all of them at -O3, and the remainder of a vector loop is the
  * same arithmetic. NaN is stored as the one canonical NaN, because which of two NaNs an addition returns depends on
  * the operand order that the compiler picks, and the NaN of inf - inf on the CPU. */
 #include <math.h>
-#include "reduce/convert.h"
+#include <string.h>
 #include "reduce/table.h"
+
+#ifdef REDUCE_TARGET
+#include <immintrin.h>
+#define PRAGMA(...) _Pragma(#__VA_ARGS__)
+#ifdef __clang__
+#define FOR_TARGET(set) PRAGMA(clang attribute push(__attribute__((target(set))), apply_to = function))
+#else
+#define FOR_TARGET(set) PRAGMA(GCC target(set))
+#endif
+FOR_TARGET(REDUCE_TARGET)
+#endif
+#include "reduce/convert.h"
 
 #ifdef __clang__
 #pragma clang diagnostic ignored "-Wpass-failed" /* without optimisation loops stay scalar, and right */
@@ -311,3 +323,6 @@ const struct reduce_kernels REDUCE_LEVEL = {
     .scale = {INTEGERS(i, u, scale), REALS(scale)},
     .divide = {INTEGERS(i, u, divide), REALS(divide)},
 };
+#if defined(REDUCE_TARGET) && defined(__clang__)
+#pragma clang attribute pop
+#endif
