@@ -154,7 +154,7 @@ static int all_say(struct acomm_op *op, bool yes, bool *all)
     part.redop = ACOMM_MIN;
     part.width = sizeof mine;
     part.algorithm = op->algorithm;
-    int rc = part_run_by(op, &part, all_reduce_bruck);
+    int rc = part_run_by(op, &part, bruck_run);
     *all = smallest;
     return rc;
 }

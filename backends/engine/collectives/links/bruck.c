@@ -119,73 +119,27 @@ static void reduce_records(const struct records *r, uint64_t offset, uint64_t by
         reduce_all(&reduction, r->op->out, r->inputs, reduction.ranks, bytes / r->op->width);
 }
 
-/* reduce too: only the root has an output. */
-int all_reduce_bruck(struct acomm_op *op)
+/* A rank gets its block of what each rank gave, or of what the root did, or the reduction of those. */
+int bruck_run(struct acomm_op *op)
 {
-    struct records r;
-    uint64_t bytes = op->count * op->width;
-    int rc = bruck_gather(&r, op, bytes, bytes);
-    if (!rc && op->out)
-        reduce_records(&r, 0, bytes);
-    return rc;
-}
-
-int broadcast_bruck(struct acomm_op *op)
-{
-    struct records r;
-    uint64_t bytes = op->count * op->width;
-    int rc = bruck_gather(&r, op, bytes, op->team->rank == op->root ? bytes : 0);
-    if (!rc && op->out)
-        blocks_copy(op->out, bruck_record(&r, op->root), bytes);
-    return rc;
-}
-
-/* gather too. */
-int all_gather_bruck(struct acomm_op *op)
-{
-    struct records r;
-    uint64_t largest = op_largest(op->recv_counts, op->count, op->team->size) * op->width;
-    int rc = bruck_gather(&r, op, largest, op_gathered(op, op->team->rank).bytes);
-    for (int rank = 0; !rc && op->out && rank < r.n; rank++) {
-        struct span block = op_gathered(op, rank);
-        blocks_copy(blocks_at(op->out, block.offset), bruck_record(&r, rank), block.bytes);
-    }
-    return rc;
-}
-
-int scatter_bruck(struct acomm_op *op)
-{
-    struct records r;
-    uint64_t bytes = op_total(NULL, op->count, op->team->size, op->width);
-    int rc = bruck_gather(&r, op, bytes, op->team->rank == op->root ? bytes : 0);
-    if (!rc) {
-        struct span own = op_block(NULL, op->count, r.rank, op->width);
-        blocks_copy(op->out, bruck_record(&r, op->root) + own.offset, own.bytes);
-    }
-    return rc;
-}
-
-int reduce_scatter_bruck(struct acomm_op *op)
-{
-    struct records r;
-    uint64_t bytes = op_total(op->send_counts, op->count, op->team->size, op->width);
-    int rc = bruck_gather(&r, op, bytes, bytes);
-    if (!rc) {
-        struct span own = op_block(op->send_counts, op->count, r.rank, op->width);
-        reduce_records(&r, own.offset, own.bytes);
-    }
-    return rc;
-}
-
-int all_to_all_bruck(struct acomm_op *op)
-{
-    struct records r;
-    if (op->send_counts || op->recv_counts) /* records have one size on all ranks */
+    const acomm_operation *kind = &acomm_operations[op->kind];
+    int rank = op->team->rank, n = op->team->size;
+    bool cuts = kind->array & ACOMM_CUTS, joins = kind->array & ACOMM_JOINS, root_gives = kind->gives == ACOMM_ROOT;
+    if (cuts && joins && (op->send_counts || op->recv_counts)) /* records have one size on all ranks */
         return all_to_all_pairwise(op);
-    uint64_t bytes = op_total(NULL, op->count, op->team->size, op->width);
-    int rc = bruck_gather(&r, op, bytes, bytes);
-    struct span own = op_block(NULL, op->count, op->team->rank, op->width);
-    for (int rank = 0; !rc && rank < r.n; rank++)
-        blocks_copy(blocks_at(op->out, (uint64_t)rank * own.bytes), bruck_record(&r, rank) + own.offset, own.bytes);
-    return rc;
+    uint64_t most = cuts ? op_total(op->send_counts, op->count, n, op->width) : op_largest(op->recv_counts, op->count, n) * op->width;
+    uint64_t gives = root_gives && rank != op->root ? 0 : joins && !cuts ? op_gathered(op, rank).bytes : most;
+    struct span own = cuts ? op_block(op->send_counts, op->count, rank, op->width) : (struct span){0, most};
+    struct records r;
+    int rc = bruck_gather(&r, op, most, gives);
+    if (rc || !op->out)
+        return rc;
+    if (kind->reduces)
+        reduce_records(&r, own.offset, own.bytes);
+    for (int from = 0; from < n && !kind->reduces; from++) {
+        struct span to = joins ? op_gathered(op, from) : (struct span){0, own.bytes};
+        if (!root_gives || from == op->root)
+            blocks_copy(blocks_at(op->out, to.offset), bruck_record(&r, from) + own.offset, to.bytes);
+    }
+    return 0;
 }
