@@ -1,4 +1,5 @@
 /* Waiting inside an operation: how long to spin, yield and sleep, and when to stop. */
+#include <errno.h>
 #include <poll.h>
 #include <sched.h>
 #include <stddef.h>
@@ -95,6 +96,14 @@ const char *wait_closed(const struct acomm_group *g, int rank)
         return "it has closed the group";
     snprintf(text, sizeof text, "its process ended with exit status %d while others waited, before it closed the group", status);
     return text;
+}
+
+int wait_unreached(struct acomm_op *op, int rank, int errnum)
+{
+    if (errnum != ESRCH && errnum != ECANCELED)
+        return group_fail_op(op, ACOMM_SYSTEM, rank, errnum, "its array could not be reached");
+    bool closed = wait_news(op->group, rank); /* it has gone, or failed: the reason is under way */
+    return group_fail_op(op, ACOMM_LOST, rank, 0, closed ? wait_closed(op->group, rank) : "its process has gone");
 }
 
 static bool may_leave(const struct acomm_op *op)

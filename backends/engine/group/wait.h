@@ -65,6 +65,8 @@ void wait_reset(struct wait *w);
  * ours: waits a moment for the group to fail by it. True when all it says is that it has closed the group.
  * rank -1: any. */
 bool wait_news(const struct acomm_group *g, int rank);
+/* The memory of a rank could not be read or written, for this errno: the group's failure. */
+int wait_unreached(struct acomm_op *op, int rank, int errnum);
 
 /* Which processor each rank of a host was last seen on, and when it last had it. Ranks only read and tell: which processor a thread
  * runs on is for the kernel and the user to decide.

@@ -190,11 +190,8 @@ static bool inside_host(int fd)
     socklen_t size = sizeof ours, peer_size = sizeof theirs;
     if (getsockname(fd, (struct sockaddr *)&ours, &size) || getpeername(fd, (struct sockaddr *)&theirs, &peer_size))
         return false;
-    if (ours.ss_family == AF_INET && theirs.ss_family == AF_INET)
-        return ((struct sockaddr_in *)&ours)->sin_addr.s_addr == ((struct sockaddr_in *)&theirs)->sin_addr.s_addr;
-    return ours.ss_family == AF_INET6 && theirs.ss_family == AF_INET6
-        && !memcmp(&((struct sockaddr_in6 *)&ours)->sin6_addr, &((struct sockaddr_in6 *)&theirs)->sin6_addr,
-                   sizeof(struct in6_addr));
+    ((struct sockaddr_in *)&ours)->sin_port = ((struct sockaddr_in *)&theirs)->sin_port = 0; /* at this place in both families */
+    return (ours.ss_family == AF_INET || ours.ss_family == AF_INET6) && !memcmp(&ours, &theirs, sizeof ours);
 }
 
 /* Socket buffers keep the kernel's own sizing: SO_SNDBUF and SO_RCVBUF would end it, at a lower limit than it reaches,

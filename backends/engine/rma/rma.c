@@ -158,15 +158,6 @@ static int rma_begin(struct acomm_rma *r, int rank, struct acomm_op *op)
     return poisoned ? rma_leave(r, poisoned) : rc;
 }
 
-static int rma_broken(struct acomm_op *op, int errnum)
-{
-    if (errnum == ESRCH || errnum == ECANCELED) { /* it has gone, or failed: the reason is under way */
-        bool closed = wait_news(op->group, op->peer);
-        return group_fail_op(op, ACOMM_LOST, op->peer, 0, closed ? wait_closed(op->group, op->peer) : "its process has gone");
-    }
-    return group_fail_op(op, ACOMM_SYSTEM, op->peer, errnum, "its array could not be reached");
-}
-
 /* One part of a copy: 0 or errno. */
 static int rma_copy(struct acomm_rma *r, int rank, uint64_t at, char *mine, size_t bytes, bool put)
 {
@@ -200,7 +191,7 @@ static int rma_move(struct acomm_rma *r, int rank, uint64_t at, char *mine, uint
     for (uint64_t done = 0; done < bytes && !rc; done += CHUNK) {
         size_t part = bytes - done < CHUNK ? bytes - done : CHUNK;
         int errnum = rma_copy(r, rank, at + done, mine + done, part, put);
-        rc = errnum ? rma_broken(&op, errnum) : bytes > CHUNK ? wait_look(&op) : 0;
+        rc = errnum ? wait_unreached(&op, rank, errnum) : bytes > CHUNK ? wait_look(&op) : 0;
     }
     return rma_leave(r, rc);
 }
@@ -236,12 +227,6 @@ static int lock_control(struct acomm_op *op, struct control *c)
         wait_woke(&w);
     }
     return 0;
-}
-
-static void unlock_control(struct control *c)
-{
-    if (atomic_exchange(&c->lock, 0) == 2)
-        futex_wake(&c->lock, 1, true);
 }
 
 /* With the lock. 0 or errno. */
@@ -281,9 +266,10 @@ int acomm_rma_accumulate(acomm_rma *r, int rank, uint64_t at, uintptr_t from, ui
     for (uint64_t done = 0; done < bytes && !rc; done += PART) {
         size_t part = bytes - done < PART ? bytes - done : PART;
         int errnum = rma_reduce_part(r, rank, at + done, (char *)from + done, part, dtype, redop);
-        rc = errnum ? rma_broken(&op, errnum) : 0;
+        rc = errnum ? wait_unreached(&op, rank, errnum) : 0;
     }
-    unlock_control(c);
+    if (atomic_exchange(&c->lock, 0) == 2)
+        futex_wake(&c->lock, 1, true);
     return rma_leave(r, rc);
 }
 

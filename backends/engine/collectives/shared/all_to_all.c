@@ -9,15 +9,11 @@ static int shared_all_to_all_blocks(int ranks)
     return ranks > 1 ? ranks - 1 : 1;
 }
 
-static size_t shared_all_to_all_slot_bytes(const struct rounds *r)
-{
-    return (size_t)r->piece * (size_t)shared_all_to_all_blocks(r->ranks);
-}
-
 /* The piece of `from` for `to`. */
 static char *shared_all_to_all_piece_of(const struct rounds *r, int from, int to)
 {
-    return rounds_given(r, from, to, (size_t)(to > from ? to - 1 : to) * r->piece, shared_all_to_all_slot_bytes(r));
+    size_t slot = (size_t)r->piece * (size_t)shared_all_to_all_blocks(r->ranks);
+    return rounds_given(r, from, to, (size_t)(to > from ? to - 1 : to) * r->piece, slot);
 }
 
 static void shared_all_to_all_fill(const struct rounds *r)
@@ -31,13 +27,6 @@ static void shared_all_to_all_fill(const struct rounds *r)
     }
 }
 
-/* This rank's piece for itself. */
-static const char *own(const struct rounds *r)
-{
-    const struct acomm_op *op = r->op;
-    return op->in + op_scattered(op, r->rank).offset + r->index * r->piece;
-}
-
 /* Copies this rank's piece out of the slot of `from` into its block at `block`. */
 static int shared_all_to_all_take(const struct rounds *r, int from, struct span block)
 {
@@ -47,7 +36,8 @@ static int shared_all_to_all_take(const struct rounds *r, int from, struct span 
     if (rc || !bytes)
         return rc;
     char *to = r->op->out + block.offset + r->index * r->piece;
-    const char *piece = from == r->rank ? own(r) : shared_all_to_all_piece_of(r, from, r->rank);
+    const char *piece = from == r->rank ? r->op->in + op_scattered(r->op, from).offset + r->index * r->piece
+                                        : shared_all_to_all_piece_of(r, from, r->rank);
     if (to != piece)
         rounds_take(r, to, piece, bytes);
     return 0;

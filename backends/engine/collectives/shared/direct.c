@@ -17,36 +17,25 @@
 
 #define CHUNK ((size_t)4 << 20) /* of a long copy; between two we look at signals and at the group */
 
-/* ---- reading ---- */
+/* ---- reading and writing ---- */
 
 /* Memory that only its owner can reach is no failure where all can still go through slots. */
 static int direct_broken(struct rounds *r, int rank, int errnum)
 {
     struct direct_state *d = &r->op->group->direct;
-    int peer = team_member(r->op->team, rank);
-    if (d->repeats && (errnum == EFAULT || errnum == EPERM)) {
-        d->barred = true;
-        return ACOMM_SYSTEM;
-    }
-    if (errnum == ESRCH || errnum == ECANCELED) { /* it has gone, or failed: the reason is under way */
-        bool closed = wait_news(r->op->group, peer);
-        return group_fail_op(r->op, ACOMM_LOST, peer, 0, closed ? wait_closed(r->op->group, peer) : "its process has gone");
-    }
-    return group_fail_op(r->op, ACOMM_SYSTEM, peer, errnum, "its array could not be reached");
+    if (!d->repeats || (errnum != EFAULT && errnum != EPERM))
+        return wait_unreached(r->op, team_member(r->op->team, rank), errnum);
+    d->barred = true;
+    return ACOMM_SYSTEM;
 }
 
 /* Past the caches, where more ranks than cores copy what each of them alone reads: what several read is found in a cache. */
-static int read_private(struct rounds *r, int rank, uint64_t from, char *to, size_t bytes, size_t whole)
+static int move_private(struct rounds *r, int rank, uint64_t there, char *ours, size_t bytes, size_t whole, bool writes)
 {
     bool alone = r->op->kind == ACOMM_ALL_TO_ALL;
     bool past = r->op->group->oversubscribed && alone && whole >= STREAM_LONG && bytes >= PEER_MEMORY_PAST;
-    int errnum = peer_memory_read(window_process(r->shared, rank), from, to, bytes, past);
-    return errnum ? direct_broken(r, rank, errnum) : 0;
-}
-
-static int write_private(struct rounds *r, int rank, uint64_t to, const char *from, size_t bytes)
-{
-    int errnum = window_write(r->shared, rank, to, from, bytes);
+    int errnum = writes ? window_write(r->shared, rank, there, ours, bytes)
+                        : peer_memory_read(window_process(r->shared, rank), there, ours, bytes, past);
     return errnum ? direct_broken(r, rank, errnum) : 0;
 }
 
@@ -58,34 +47,32 @@ char *direct_mapped(const struct rounds *r, int rank, struct direct_place place)
     return rank == r->rank ? (char *)(uintptr_t)place.at : d->mapped[rank].base + place.at;
 }
 
-int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes, size_t whole)
+static int direct_move(struct rounds *r, int rank, struct direct_place place, uint64_t offset, char *ours, size_t bytes,
+                       size_t whole, bool writes)
 {
-    const char *mapped = direct_mapped(r, rank, from);
+    char *mapped = direct_mapped(r, rank, place);
     int rc = 0;
     for (size_t at = 0; at < bytes && !rc; at += CHUNK) {
         size_t part = bytes - at < CHUNK ? bytes - at : CHUNK;
-        if (mapped)
-            stream_long(to + at, mapped + offset + at, part, whole);
+        if (!mapped)
+            rc = move_private(r, rank, place.at + offset + at, ours + at, part, whole, writes);
+        else if (writes)
+            stream_copy(mapped + offset + at, ours + at, part);
         else
-            rc = read_private(r, rank, from.at + offset + at, to + at, part, whole);
+            stream_long(ours + at, mapped + offset + at, part, whole);
         rc = rc ? rc : wait_look(r->op);
     }
     return rc;
 }
 
+int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes, size_t whole)
+{
+    return direct_move(r, rank, from, offset, to, bytes, whole, false);
+}
+
 int direct_write(struct rounds *r, int rank, struct direct_place to, uint64_t offset, const char *from, size_t bytes)
 {
-    char *mapped = direct_mapped(r, rank, to);
-    int rc = 0;
-    for (size_t at = 0; at < bytes && !rc; at += CHUNK) {
-        size_t part = bytes - at < CHUNK ? bytes - at : CHUNK;
-        if (mapped)
-            stream_copy(mapped + offset + at, from + at, part);
-        else
-            rc = write_private(r, rank, to.at + offset + at, from + at, part);
-        rc = rc ? rc : wait_look(r->op);
-    }
-    return rc;
+    return direct_move(r, rank, to, offset, (char *)(uintptr_t)from, bytes, bytes, true);
 }
 
 const struct direct_offer *direct_offer(const struct rounds *r, int rank)

@@ -111,12 +111,6 @@ static char *shared_cell_of(const struct shared *s, uint32_t which)
     return (char *)region_of(s, (int)(which % 2)) + s->region_bytes - (which / 2 + 1) * (uint64_t)SHARED_CELL;
 }
 
-/* What may change between two looks is looked at once. */
-static uint32_t once(const uint32_t *at)
-{
-    return *(const volatile uint32_t *)at;
-}
-
 uint64_t shared_pair_room(const struct shared *s)
 {
     return pair_bytes(s->ranks, s->piece);
@@ -135,7 +129,8 @@ char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes
     if (bytes <= SHARED_TINY)
         return slot->tiny;
     const struct shared_place *place = rank == s->rank ? &s->posted[round % SHARED_SLOTS] : &slot->place;
-    uint32_t at = once(bytes <= SHARED_SHORT ? &place->place : &place->line);
+    const volatile uint32_t *said = bytes <= SHARED_SHORT ? &place->place : &place->line;
+    uint32_t at = *said; /* one look: it may change */
     if (at >= REGION_CELL && s->ranks == 2 && bytes <= SHARED_CELL) /* whatever a peer says, we stay inside */
         return shared_cell_of(s, at % SHARED_CELLS);
     if (bytes <= SHARED_SHORT)
@@ -348,12 +343,6 @@ static uint64_t free_after(const struct shared *s, uint64_t round)
     return round ? round + 1 + s->laid[round % SHARED_SLOTS].later : 0;
 }
 
-/* Ranks with a core each go round a part of the area: who fills it finds lines that were given back long ago. */
-static uint64_t next_place(const struct shared *s, bool near, uint64_t room, uint64_t bytes)
-{
-    return s->next[near] + bytes <= room ? s->next[near] : 0;
-}
-
 /* Marks the places of the large part of the area, step bytes each, whose contents may be read still. A look at each round, not one for each
  * place: a root may be SHARED_AHEAD rounds ahead (broadcast of 4100 B at 4 ranks takes 0.6 of the time). */
 static void mark_taken(const struct shared *s, uint64_t room, uint64_t step, uint64_t *taken)
@@ -394,7 +383,10 @@ static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes, bool
 {
     bool near = lies_near(s, op, bytes);
     uint64_t part = near ? far_bytes(s->piece) : 0, room = near ? near_bytes(s->piece) : far_bytes(s->piece);
-    uint64_t at = op->group->oversubscribed && !near ? first_place(s, room, bytes) : next_place(s, near, room, bytes);
+    /* Ranks with a core each go round a part of the area: who fills it finds lines that were given back long ago. */
+    uint64_t at = s->next[near] + bytes <= room ? s->next[near] : 0;
+    if (op->group->oversubscribed && !near)
+        at = first_place(s, room, bytes);
     uint64_t next = s->round + 1, from = part + at, until = free_after(s, last_there(s, from, from + bytes));
     int rc = s->past < until ? shared_await_past(s, op, until) : 0;
     if (rc)
