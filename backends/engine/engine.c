@@ -1,7 +1,6 @@
 /* The whole engine: a group with every algorithm and with one-sided operations. */
 #include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
-#include "group/group.h"
 #include "rma/rma.h"
 
 static const struct group_above ABOVE = {collectives_table, rounds_settle, rma_close_all};

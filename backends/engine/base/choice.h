@@ -9,7 +9,6 @@
 #ifndef ACOMM_CHOICE_H
 #define ACOMM_CHOICE_H
 #include <stdbool.h>
-#include <stdint.h>
 #include "acomm.h"
 
 #define CHOICE_TRY ((uint64_t)4 << 20) /* bytes: twice through the area of a region (shared.h) */

@@ -3,7 +3,6 @@
 
 #include <limits.h>
 #include <linux/futex.h>
-#include <stddef.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>

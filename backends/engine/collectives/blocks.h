@@ -1,7 +1,6 @@
 /* Small things about the blocks of an array. */
 #ifndef ACOMM_BLOCKS_H
 #define ACOMM_BLOCKS_H
-#include <stdint.h>
 #include "memory/stream.h"
 #include "group/wait.h"
 

@@ -1,7 +1,6 @@
 /* What the algorithms share that carry partial results from rank to rank. */
 #ifndef ACOMM_PARTIALS_H
 #define ACOMM_PARTIALS_H
-#include "group/group.h"
 #include "base/pattern.h"
 #include "group/transfer.h"
 #include "collectives/collectives.h"

@@ -1,8 +1,6 @@
 /* Entry points: take the arguments down, run or queue. */
 
 #include <errno.h>
-#include <stddef.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"

@@ -4,8 +4,6 @@
 #include "base/choice.h"
 #include "base/process.h"
 #include "group/hosts.h"
-#include "link/link.h"
-#include "group/op.h"
 #include "group/select.h"
 #include "group/shared/shared.h"
 #include "group/shared/symmetric.h"

@@ -1,7 +1,6 @@
 /* The beginning and the end of a group. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 

@@ -10,12 +10,10 @@
  * first round over shared memory (see op.h), and after it all ranks are in the operation, so it ends soon. What is too
  * long for that, or goes over links, is the worker's alone. */
 #include <sched.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "group/group.h"
 #include "membership/node.h"
-#include "group/wait.h"
 
 #define BEGIN_BYTES (64u << 10) /* begun by the call: copying so much takes less than waking the worker */
 #define HELP_BYTES (8u << 20)   /* run by who waits: some milliseconds in which Ctrl-C is not answered */

@@ -3,10 +3,8 @@
 #include "group/select.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "group/signature.h"
-#include "group/group.h"
 #include "reduce/reduce.h"
 
 #define ALWAYS UINT64_MAX

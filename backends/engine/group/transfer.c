@@ -3,15 +3,10 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <string.h>
-#include <time.h>
 
 #include "group/signature.h"
-#include "base/doorbell.h"
 #include "base/clock.h"
-#include "group/group.h"
 #include "membership/node.h"
-#include "group/wait.h"
 
 #define TURN_MOST ((size_t)1 << 20) /* bytes per turn, so that a long one does not keep the others waiting */
 #define POLLED 64       /* descriptors that one sleep watches; with more transfers it is a short one */

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
-#include <stddef.h>
 #include <stdio.h>
 
 #include "base/clock.h"

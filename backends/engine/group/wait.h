@@ -15,7 +15,6 @@
  * known there (`where`): ours, then we yield at once; another, then a yield would cost two switches and bring it no nearer. */
 #ifndef ACOMM_WAIT_H
 #define ACOMM_WAIT_H
-#include <stdbool.h>
 #include "group/op.h"
 
 #define WAIT_LOOK_NS 50000000  /* 50 ms: how often an operation asks for signals, so that Ctrl-C is answered at once */

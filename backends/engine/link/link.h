@@ -8,8 +8,6 @@
 #define ACOMM_LINK_H
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/types.h>
 #include "acomm.h"
 

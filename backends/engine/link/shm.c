@@ -1,11 +1,8 @@
 /* A link in shared memory: a ring of slots, one cache line each, with long contents beside them. */
 #include <errno.h>
-#include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "acomm.h"
 #include "base/clock.h"
 #include "base/doorbell.h"
 #include "link/link.h"

@@ -3,15 +3,12 @@
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
-#include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "acomm.h"
 #include "memory/bounce.h"
 #include "link/link.h"
 

@@ -1,7 +1,6 @@
 /* The node's side that groups see: failure detection and gossip between processes. See node.c. */
 #ifndef ACOMM_NODE_H
 #define ACOMM_NODE_H
-#include "acomm.h"
 #include "link/link.h"
 
 /* What a lost member does to its group: group_fail(). */

@@ -3,7 +3,6 @@
  * ring is cut twice is told when it is mended (node_brief). */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 #include "base/clock.h"
 #include "group/group.h"

@@ -6,7 +6,6 @@
 #define ACOMM_WIRE_CONTROL_H
 #include <assert.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include "acomm.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__

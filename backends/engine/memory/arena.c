@@ -1,8 +1,6 @@
 /* Allocates blocks of a rank's arena, and maps the arenas of its peers. */
 #include "memory/arena.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -5,7 +5,6 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include "memory/stream.h"
 

@@ -2,7 +2,6 @@
 #include "memory/stream.h"
 
 #include <stdatomic.h>
-#include <stdint.h>
 #include <string.h>
 
 #include "base/clock.h"

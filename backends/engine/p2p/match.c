@@ -1,6 +1,5 @@
 /* Matches messages that come with receives that wait: by source and tag, in the order of their sending. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "membership/node.h"
 #include "p2p/peer.h"

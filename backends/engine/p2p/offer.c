@@ -5,13 +5,9 @@
  * into the array again: it withdraws first, and the receiver looks for that after its last byte. What was read without a
  * withdrawal after it is what was sent; after one the receive waits for the failure that is under way. */
 #include <errno.h>
-#include <stdatomic.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "p2p/peer.h"
-#include "memory/peer_memory.h"
-#include "memory/stream.h"
 
 #define PAST ((uint64_t)128 << 20) /* bytes of a message, from which on more ranks than cores read past the caches: 256 MiB take 0.91 to
                                    * 1.00 of the time, 16 and 64 MiB 0.97 to 1.05 */

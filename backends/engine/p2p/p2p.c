@@ -1,9 +1,7 @@
 /* Point to point of a group: opening, closing, failing, posting sends and receives, and looking for a message without receiving it. */
 #include <errno.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"

@@ -14,11 +14,8 @@
 #ifndef ACOMM_P2P_PEER_H
 #define ACOMM_P2P_PEER_H
 #include <poll.h>
-#include <pthread.h>
-#include <stddef.h>
 #include "group/group.h"
 #include "p2p/p2p.h"
-#include "group/wait.h"
 #include "p2p/wire.h"
 
 /* A ring of nodes with the list itself as one of them: adding and removing need no search and no special case. */

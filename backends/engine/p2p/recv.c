@@ -1,6 +1,5 @@
 /* Reads frames from a peer's link, and the contents of its messages. */
 #include <errno.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "p2p/peer.h"

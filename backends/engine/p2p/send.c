@@ -1,6 +1,5 @@
 /* Writes a peer's queued messages to its link, as credit allows. */
 #include <errno.h>
-#include <string.h>
 
 #include "p2p/peer.h"
 

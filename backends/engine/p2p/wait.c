@@ -1,7 +1,6 @@
 /* Waits for one message, and moves all others meanwhile. */
 #include <sched.h>
 
-#include "base/doorbell.h"
 #include "base/clock.h"
 #include "p2p/peer.h"
 

@@ -19,7 +19,6 @@
 #define ACOMM_WIRE_H
 #include <assert.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <string.h>
 #include "acomm.h"
 

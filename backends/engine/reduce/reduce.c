@@ -4,7 +4,6 @@
  * float16, bfloat16 and float8 as float32, factors and divisors. Integer sums of avg wrap in their own type. */
 #include <math.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <string.h>
 #include "reduce/table.h"
 

@@ -3,7 +3,6 @@
  * `out` may be the same address as any input. */
 #ifndef ACOMM_REDUCE_TABLE_H
 #define ACOMM_REDUCE_TABLE_H
-#include <stddef.h>
 #include "reduce/reduce.h"
 
 #define REDUCE_FOLDS (ACOMM_BXOR + 1) /* avg and premul_sum fold like sum */

@@ -4,14 +4,9 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "group/group.h"
-#include "memory/peer_memory.h"
-#include "group/wait.h"
-#include "group/shared/window.h"
 
 #define CHUNK ((size_t)1 << 20) /* of a long copy; between two we look at signals and at the group, and let an owner close */
 #define SPINS 4 /* times what others spin: callers are programs between whose calls microseconds pass */

@@ -2,7 +2,6 @@
 #include "rma/serve.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "p2p/peer.h"

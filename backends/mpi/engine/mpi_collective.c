@@ -4,12 +4,9 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "collectives/collectives.h"
-#include "group/group.h"
 #include "mpi_fabric.h"
 #include "reduce/reduce.h"
 

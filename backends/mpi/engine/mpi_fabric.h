@@ -2,7 +2,6 @@
 #ifndef MPI_FABRIC_H
 #define MPI_FABRIC_H
 #include <pthread.h>
-#include <stdatomic.h>
 #include "link/link.h"
 #include "mpi_library.h"
 

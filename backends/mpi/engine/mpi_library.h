@@ -2,7 +2,6 @@
 #ifndef MPI_LIBRARY_H
 #define MPI_LIBRARY_H
 #include <stdbool.h>
-#include <stddef.h>
 #include "acomm_mpi.h"
 
 /* MPI_Comm and its like: a pointer, or an int in the low half of one, which the calling conventions of 64-bit Linux pass

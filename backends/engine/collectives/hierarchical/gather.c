@@ -1,7 +1,6 @@
 /* all_gather over several hosts: first the ranks of each host among themselves; then the leaders exchange their hosts'
  * blocks, the ranks of a host dealt out to its leaders in turn; then each host's ranks get the others' blocks from their
  * leaders. Blocks go straight to their places, in whatever order the ranks lie on the hosts. */
-#include "collectives/blocks.h"
 #include "collectives/slices.h"
 
 /* Entry i of counts and places: the block of a rank, or none for -1. */

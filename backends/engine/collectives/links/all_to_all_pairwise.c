@@ -8,7 +8,6 @@
 #include <stdio.h>
 
 #include "group/signature.h"
-#include "group/group.h"
 #include "base/pattern.h"
 #include "group/transfer.h"
 #include "collectives/blocks.h"

@@ -9,9 +9,7 @@
  * Over several hosts the records of a host come together at its local rank 0, which alone exchanges them with the other
  * hosts, in log2 steps of their number, and gives all of them to its host. */
 #include <errno.h>
-#include <string.h>
 
-#include "group/select.h"
 #include "collectives/blocks.h"
 #include "collectives/partials.h"
 

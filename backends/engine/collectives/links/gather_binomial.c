@@ -2,7 +2,6 @@
  * which are a run of virtual ranks, in segments of each block. */
 #include <errno.h>
 
-#include "group/group.h"
 #include "base/pattern.h"
 #include "group/transfer.h"
 #include "collectives/blocks.h"

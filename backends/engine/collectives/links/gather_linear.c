@@ -2,7 +2,6 @@
  * root's own link is what limits. */
 #include <errno.h>
 
-#include "group/group.h"
 #include "base/pattern.h"
 #include "group/transfer.h"
 #include "collectives/blocks.h"

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "collectives/blocks.h"
 #include "collectives/partials.h"
 
 #define SEGMENT ((size_t)16 << 20)        /* bytes, where the output holds the partials */

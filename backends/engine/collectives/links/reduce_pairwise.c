@@ -11,7 +11,6 @@
  * Headers travel before the first parts, which nobody takes from a peer whose header differs, and nothing is written into the
  * array before all have been compared: a turn of all ranks less than comparing first. */
 #include <errno.h>
-#include <string.h>
 
 #include "group/signature.h"
 #include "collectives/blocks.h"

@@ -8,7 +8,6 @@
  *
  * Both reduce each element in rank order, so their bits are the same. */
 #include "base/pattern.h"
-#include "memory/stream.h"
 #include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 

@@ -3,17 +3,9 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "collectives/shared/rounds.h"
-#include "group/group.h"
-#include "memory/peer_memory.h"
-#include "memory/stream.h"
 #include "collectives/shared/trial.h"
-#include "group/wait.h"
-#include "group/shared/window.h"
 
 #define CHUNK ((size_t)4 << 20) /* of a long copy; between two we look at signals and at the group */
 

@@ -5,12 +5,10 @@
  * n outputs written once. Otherwise each rank fetches the finished parts out of the others' outputs. In place both are
  * right: a rank's part of an array is read and written by that rank alone until all have finished theirs. */
 #include <errno.h>
-#include <string.h>
 
 #include "collectives/shared/direct.h"
 #include "base/pattern.h"
 #include "reduce/reduce.h"
-#include "group/wait.h"
 #include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 

@@ -1,12 +1,8 @@
 /* Runs a collective over the shared segment as rounds of fill and drain, and compares the calls in the first; a barrier is one
  * round without contents. */
 #include <errno.h>
-#include <string.h>
 
-#include "group/signature.h"
 #include "reduce/reduce.h"
-#include "memory/stream.h"
-#include "group/wait.h"
 #include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 

@@ -8,7 +8,6 @@
 #ifndef ACOMM_SHARED_ROUNDS_H
 #define ACOMM_SHARED_ROUNDS_H
 #include "group/group.h"
-#include "memory/stream.h"
 
 struct rounds {
     struct acomm_op *op;

@@ -1,12 +1,10 @@
 /* Begins and ends a trial of slots against single copies, which all ranks agree on; and chunks of long operations, each a trial. */
 #include "collectives/shared/trial.h"
 
-#include <string.h>
 #include <sys/resource.h>
 
 #include "base/clock.h"
 #include "collectives/shared/rounds.h"
-#include "group/group.h"
 
 #define PAGE 4096u /* elements, too: a chunk begins as its array does in its page */
 #define NEW ((uint64_t)4 << 20) /* an array with more than a fault in as many bytes is new: bringing its pages in, huge ones too, takes longer than

@@ -1,18 +1,13 @@
 /* The shared segment of a group's ranks on one host: its layout, the rounds, and where this rank's next contents go in its region
  * (shared.h). */
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "memory/arena.h"
 #include "group/group.h"
 #include "memory/pages.h"
 #include "group/shared/region.h"
-#include "group/wait.h"
 
 #define RINGS_BUDGET (64u << 20) /* bytes of all rings of a channel together; they cost memory only once used */
 #define RING_MIN (8u << 10)

@@ -29,7 +29,6 @@
  * (fallocate) before first use, so that a full machine is an error and never a SIGBUS. */
 #ifndef ACOMM_SHARED_H
 #define ACOMM_SHARED_H
-#include <stdatomic.h>
 #include <string.h>
 #include "base/doorbell.h"
 #include "link/link.h"

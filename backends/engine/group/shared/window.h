@@ -11,9 +11,6 @@
 #ifndef ACOMM_WINDOW_H
 #define ACOMM_WINDOW_H
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include "memory/peer_memory.h"
 
 struct shared;
