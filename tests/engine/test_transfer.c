@@ -248,7 +248,7 @@ static void move_too_late(struct acomm_group *g)
     if (g->rank == 1)
         return; /* the link has room for the byte */
     op.deadline = op.started;
-    op.moves = WAIT_MOVES - 1;
+    op.waits.moves = WAIT_MOVES - 1;
     struct transfer list[2] = {transfer_to(&op, 1, &call, 1), transfer_from(&op, 1, answer, 2)};
     list[1].aside = true; /* is not waited for, and never comes */
     int rc = transfer_run(&op, list, 2);

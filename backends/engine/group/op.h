@@ -23,10 +23,13 @@ struct acomm_op {
     uint64_t sequence;           /* number in the group, given when it starts */
     int64_t timeout;             /* ns */
     int64_t started, deadline;   /* clock_now(); 0 until it has to wait: reading the clock is dear for a small operation */
-    int64_t next_look;           /* when to ask for signals again, however many waits it consists of; 0 not yet known */
-    int64_t waits, tell_at;      /* since when it waits without progress, and when to say so (wait.c); 0 not yet known */
-    uint32_t moves;              /* turns with progress */
-    size_t unseen;               /* bytes that moved since clock and signals were looked at */
+    struct op_waits {            /* however many waits it and its parts consist of: */
+        int64_t next_look;       /* when to ask for signals again; 0 not yet known */
+        int64_t since, tell_at;  /* since when it waits without progress, and when to say so (wait.c); 0 not yet known */
+        uint32_t moves;          /* turns with progress */
+        bool asked;              /* the members how far they are, before it says that it waits */
+        size_t unseen;           /* bytes that moved since clock and signals were looked at */
+    } waits;
     double factor;               /* premul_sum */
     uint32_t layout;
     int kind, dtype, redop, root;
@@ -48,7 +51,6 @@ struct acomm_op {
     bool compared;               /* all ranks have come, and their headers agree */
     bool guest;                  /* run by a thread of the caller, which leaves at `leave_at` and for Ctrl-C */
     bool interrupted;            /* it left for Ctrl-C */
-    bool asked;                  /* the members how far they are, before it says that it waits */
     int64_t leave_at;            /* clock_now(); 0: when it would have to wait */
     void (*release_lock)(void *lock);  /* NULL, or the caller holds its lock (acomm_call) */
     void *lock;

@@ -221,10 +221,12 @@ static void *queue_work(void *argument)
     return NULL;
 }
 
-/* With the lock held. */
-static int start_worker(struct acomm_group *g)
+/* With the lock: without it nobody would see to the end of what was begun. */
+static int need_worker(struct acomm_group *g)
 {
-    int rc = thread_start(&g->worker, 0, queue_work, g);
+    if (g->stopping)
+        return ACOMM_CLOSED;
+    int rc = g->worker_started ? 0 : thread_start(&g->worker, 0, queue_work, g);
     g->worker_started = rc == 0;
     return rc;
 }
@@ -235,7 +237,7 @@ static int enqueue(struct acomm_op *op, bool urgent)
 {
     struct acomm_group *g = op->group;
     pthread_mutex_lock(&g->lock);
-    int rc = g->stopping ? ACOMM_CLOSED : g->worker_started ? 0 : start_worker(g);
+    int rc = need_worker(g);
     if (!rc) {
         queue_append(op);
         atomic_fetch_add(&g->pending, 1);
@@ -262,15 +264,6 @@ static void put_back(struct acomm_op *op)
         end_turn(g);
 }
 
-/* Without it nobody would see to the end of what was begun. */
-static int need_worker(struct acomm_group *g)
-{
-    pthread_mutex_lock(&g->lock);
-    int rc = g->stopping ? ACOMM_CLOSED : g->worker_started ? 0 : start_worker(g);
-    pthread_mutex_unlock(&g->lock);
-    return rc;
-}
-
 /* Whether it was begun, and perhaps ended. */
 static bool queue_begin(struct acomm_op *op)
 {
@@ -295,7 +288,9 @@ int group_enqueue(struct acomm_op *op)
     struct acomm_group *g = op->group;
     bool anywhere = g->size > 1 && g->hosts.all.place != TEAM_HOST;
     atomic_fetch_add(&g->inside, 1);
+    pthread_mutex_lock(&g->lock);
     int rc = need_worker(g);
+    pthread_mutex_unlock(&g->lock);
     if (!rc && !queue_begin(op))
         rc = enqueue(op, anywhere || queue_bytes_of(op) > BEGIN_BYTES);
     atomic_fetch_sub(&g->inside, 1);
@@ -405,14 +400,6 @@ static void drain_queue(struct acomm_group *g)
     }
 }
 
-/* Until no thread runs a collective. It has been told to end, and looks at that at least every WAIT_SLEEP_NS. */
-static void await_turn(struct acomm_group *g)
-{
-    pthread_mutex_lock(&g->lock);
-    claim_turn(g, false);
-    pthread_mutex_unlock(&g->lock);
-}
-
 /* In good order only: what this rank gave in operations that it left before the others had come. A rank that was lost may have come
  * to them before. */
 static int queue_settle(struct acomm_group *g)
@@ -443,7 +430,9 @@ int acomm_group_stop(acomm_group *g, const char *why)
     if (g->worker_started)
         pthread_join(g->worker, NULL);
     g->worker_started = false;
-    await_turn(g);
+    pthread_mutex_lock(&g->lock);
+    claim_turn(g, false); /* who runs a collective has been told to end, and looks at that at least every WAIT_SLEEP_NS */
+    pthread_mutex_unlock(&g->lock);
     g->above->close_windows(g);
     while (atomic_load(&g->inside))
         sched_yield(); /* their operations have ended: they are on their way out */

@@ -237,20 +237,10 @@ int part_run_by(struct acomm_op *op, struct acomm_op *part, int (*run)(struct ac
     op_begin(op);
     part->started = op->started;
     part->deadline = op->deadline;
-    part->next_look = op->next_look;
     part->waits = op->waits;
-    part->tell_at = op->tell_at;
-    part->asked = op->asked;
-    part->moves = op->moves;
-    part->unseen = op->unseen;
     part->compared |= op->compared;
     int rc = run(part);
-    op->next_look = part->next_look;
     op->waits = part->waits;
-    op->tell_at = part->tell_at;
-    op->asked = part->asked;
-    op->moves = part->moves;
-    op->unseen = part->unseen;
     return rc;
 }
 

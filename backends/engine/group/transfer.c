@@ -102,7 +102,7 @@ static ssize_t advance(struct acomm_op *op, struct transfer *t)
     if (n < 0)
         return fail_link(op, t->link, (int)n, errno);
     t->done += (size_t)n;
-    op->unseen += (size_t)n;
+    op->waits.unseen += (size_t)n;
     if (n && t->reduction)
         combine(t);
     if (t->checked && before < sizeof(acomm_header) && t->done >= sizeof(acomm_header)) {
@@ -197,9 +197,9 @@ static int transfer_sleep_by_doorbell(struct acomm_op *op, struct transfer *list
 /* After a turn that moved something. */
 static bool look_is_due(struct acomm_op *op)
 {
-    if (++op->moves % WAIT_MOVES && op->unseen < WAIT_MOVED)
+    if (++op->waits.moves % WAIT_MOVES && op->waits.unseen < WAIT_MOVED)
         return false;
-    op->unseen = 0;
+    op->waits.unseen = 0;
     return true;
 }
 

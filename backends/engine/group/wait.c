@@ -138,7 +138,7 @@ void wait_reset(struct wait *w)
     w->turns = 0;
     w->sleep_at = 0;
     w->sleepy = false;
-    w->op->tell_at = 0;
+    w->op->waits.tell_at = 0;
 }
 
 /* A rank that this operation needs and that will never come: it has closed the group or left the world. -1: none. */
@@ -164,34 +164,34 @@ static bool wait_blocks(const struct acomm_op *op)
 static void wait_tell(struct acomm_op *op, int64_t now)
 {
     struct acomm_group *g = op->group;
-    if (!op->tell_at || !wait_blocks(op)) {
-        op->waits = now;
-        op->tell_at = now + g->patience;
-        op->asked = false;
+    if (!op->waits.tell_at || !wait_blocks(op)) {
+        op->waits.since = now;
+        op->waits.tell_at = now + g->patience;
+        op->waits.asked = false;
         return;
     }
-    if (now < op->tell_at)
+    if (now < op->waits.tell_at)
         return;
-    op->asked = !op->asked;
-    if (op->asked) {
+    op->waits.asked = !op->waits.asked;
+    if (op->waits.asked) {
         node_ask_members(g->node, g);
-        op->tell_at = now + NODE_ANSWER_NS;
+        op->waits.tell_at = now + NODE_ANSWER_NS;
         return;
     }
-    acomm_late late = {.group = g->id, .waited = now - op->waits, .peer = op->peer, .all = !op_is_message(op->kind)};
+    acomm_late late = {.group = g->id, .waited = now - op->waits.since, .peer = op->peer, .all = !op_is_message(op->kind)};
     op_header(op, &late.mine);
     node_waits(g->node, g, &late);
-    op->tell_at = now + g->patience * TELL_AGAIN;
+    op->waits.tell_at = now + g->patience * TELL_AGAIN;
 }
 
 /* Every 50 ms of an operation, which may consist of many short waits. */
 static int look_around(struct acomm_op *op, int64_t now)
 {
-    if (!op->next_look)
-        op->next_look = now + WAIT_LOOK_NS;
-    if (now < op->next_look)
+    if (!op->waits.next_look)
+        op->waits.next_look = now + WAIT_LOOK_NS;
+    if (now < op->waits.next_look)
         return 0;
-    op->next_look = now + WAIT_LOOK_NS;
+    op->waits.next_look = now + WAIT_LOOK_NS;
     if (op->group->patience && op->group->node)
         wait_tell(op, now);
     if ((op->synchronous || may_leave(op)) && interrupt_pending()) {

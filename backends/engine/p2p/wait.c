@@ -175,7 +175,7 @@ int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
     struct waiter w = {.wait = wait_start_links(op), .until = until};
     if (op_ended(op))
         return op->status;
-    op->tell_at = 0; /* from this wait on */
+    op->waits.tell_at = 0; /* from this wait on */
     p2p_acquire_for(p, op);
     int rc = waiter_carry_on(p, op, &w);
     if (p->leader == &w)

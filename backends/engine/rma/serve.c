@@ -25,7 +25,8 @@ struct acomm_served {
     size_t width;
     enum { LISTENS, HOLDS, TAKES } state; /* for a request; one that waits for answers to the same rank; its elements */
     bool running, came;           /* in step(); what it waits for has come */
-    struct acomm_op ask, take;
+    struct acomm_op message;      /* a request, or the elements behind it, */
+    int peer;                     /* and whose */
     struct serve_request request;
     char *scratch;                /* elements to be accumulated */
     size_t room;
@@ -44,18 +45,10 @@ static struct p2p *links_of(const struct acomm_served *s)
 /* Whether it is under way. Where not, others would wait for it for ever: the group has failed, or does now. */
 static bool serve_post(struct acomm_served *s, struct acomm_op *op, const struct acomm_op *described, void (*then)(struct acomm_op *))
 {
-    memset(op, 0, offsetof(struct acomm_op, failure));
+    *op = *described;
     op->group = s->group;
-    op->kind = described->kind;
-    op->in = described->in;
-    op->out = described->out;
-    op->count = described->count;
-    op->dtype = described->dtype;
     op->width = acomm_dtype_bytes(op->dtype);
     op->root = -1;
-    op->peer = described->peer;
-    op->tag = described->tag;
-    op->timeout = described->timeout;
     op->then = then;
     int rc = p2p_post_within(links_of(s), op);
     if (rc && !links_of(s)->code)
@@ -73,17 +66,12 @@ static bool good(struct acomm_served *s, struct acomm_op *op)
     return !op->status;
 }
 
-static void asked(struct acomm_op *op)
+/* A request, or the elements behind it. */
+static void came(struct acomm_op *op)
 {
-    struct acomm_served *s = P2P_OF(struct acomm_served, ask, op);
+    struct acomm_served *s = P2P_OF(struct acomm_served, message, op);
     s->came = good(s, op);
-    serve_step(s);
-}
-
-static void taken(struct acomm_op *op)
-{
-    struct acomm_served *s = P2P_OF(struct acomm_served, take, op);
-    s->came = good(s, op);
+    s->peer = op->peer;
     serve_step(s);
 }
 
@@ -101,7 +89,7 @@ static bool listen(struct acomm_served *s)
     s->state = LISTENS;
     struct acomm_op described = {.kind = ACOMM_RECV, .out = (char *)&s->request, .count = sizeof s->request / sizeof(int64_t),
                                  .dtype = ACOMM_INT64, .peer = -1, .tag = SERVE_REQUESTS, .timeout = INT64_MAX};
-    return serve_post(s, &s->ask, &described, asked);
+    return serve_post(s, &s->message, &described, came);
 }
 
 /* ---- what is asked for ---- */
@@ -125,16 +113,16 @@ static bool serve_answer(struct acomm_served *s)
 {
     struct answer *a = malloc(sizeof *a);
     struct acomm_op described = {.kind = ACOMM_SEND, .in = serve_place(s), .count = (uint64_t)s->request.count, .dtype = s->dtype,
-                                 .peer = s->ask.peer, .tag = SERVE_ANSWERS + s->request.detail, .timeout = -1};
+                                 .peer = s->peer, .tag = SERVE_ANSWERS + s->request.detail, .timeout = -1};
     if (!a) {
-        p2p_trouble(links_of(s), &s->ask, ACOMM_RESOURCE, s->group->rank, "no memory to answer what a window was asked for");
+        p2p_trouble(links_of(s), &s->message, ACOMM_RESOURCE, s->group->rank, "no memory to answer what a window was asked for");
         return false;
     }
     a->served = s;
-    s->answers[s->ask.peer]++;
+    s->answers[s->peer]++;
     if (serve_post(s, &a->op, &described, answered))
         return listen(s);
-    s->answers[s->ask.peer]--;
+    s->answers[s->peer]--;
     free(a);
     return false;
 }
@@ -150,13 +138,13 @@ static bool serve_take(struct acomm_served *s)
         s->room = s->scratch ? bytes : 0;
     }
     if (!puts && bytes > s->room) {
-        p2p_trouble(links_of(s), &s->ask, ACOMM_RESOURCE, s->group->rank, "no memory for what is to be accumulated in a window");
+        p2p_trouble(links_of(s), &s->message, ACOMM_RESOURCE, s->group->rank, "no memory for what is to be accumulated in a window");
         return false;
     }
     struct acomm_op described = {.kind = ACOMM_RECV, .out = puts ? serve_place(s) : s->scratch, .count = (uint64_t)s->request.count,
-                                 .dtype = s->dtype, .peer = s->ask.peer, .tag = SERVE_ELEMENTS, .timeout = -1};
+                                 .dtype = s->dtype, .peer = s->peer, .tag = SERVE_ELEMENTS, .timeout = -1};
     s->state = TAKES;
-    return serve_post(s, &s->take, &described, taken);
+    return serve_post(s, &s->message, &described, came);
 }
 
 /* Ends the waits that have what they wait for: a signal of their rank, or its fence of the number in op->sequence. */
@@ -187,9 +175,9 @@ static void end_waits(struct acomm_served *s, int rank, bool wake)
 
 static void serve_tell(struct acomm_served *s)
 {
-    struct told *told = &s->told[s->ask.peer];
+    struct told *told = &s->told[s->peer];
     (s->request.kind == SERVE_SIGNAL ? &told->signals : &told->fences)[0]++;
-    end_waits(s, s->ask.peer, s->ask.peer == s->group->rank);
+    end_waits(s, s->peer, s->peer == s->group->rank);
 }
 
 /* Of another rank, so nothing is believed: NULL, or what is wrong. */
@@ -216,12 +204,12 @@ static bool serve(struct acomm_served *s)
 {
     const char *text = wrong(s);
     if (text) {
-        p2p_trouble(links_of(s), &s->ask, ACOMM_PROTOCOL, s->ask.peer, text);
+        p2p_trouble(links_of(s), &s->message, ACOMM_PROTOCOL, s->peer, text);
         return false;
     }
     if (s->request.kind == SERVE_GET)
         return serve_answer(s);
-    if (s->answers[s->ask.peer])
+    if (s->answers[s->peer])
         return false;
     if (s->request.kind >= SERVE_SIGNAL)
         serve_tell(s);
