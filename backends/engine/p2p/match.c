@@ -3,7 +3,6 @@
 
 #include "membership/node.h"
 #include "p2p/peer.h"
-#include "p2p/tags.h"
 
 /* Receives are matched in the order of their posting, messages in the order of their arrival, as MPI defines it
  * (MPI 4.0, 3.5): messages of one tag between two ranks do not overtake. Queues are searched from the front: in

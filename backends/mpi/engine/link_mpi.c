@@ -176,28 +176,27 @@ static int mpi_ended(struct link *link)
     return ACOMM_CLOSED;
 }
 
-static ssize_t mpi_send(struct link *link, const void *data, size_t bytes, bool more)
+static ssize_t chunks_move(struct link *link, char *data, size_t bytes, bool more)
 {
     if (!mpi_complete(link))
         return 0;
     if (!fabric_enter())
         return mpi_ended(link);
     errno = 0; /* which is for codes that have one */
-    ssize_t n = chunks_send(link_mpi_self(link), data, bytes, more);
+    struct link_mpi *l = link_mpi_self(link);
+    ssize_t n = link->outgoing ? chunks_send(l, data, bytes, more) : chunks_receive(l, data, bytes);
     fabric_leave();
     return n;
 }
 
+static ssize_t mpi_send(struct link *link, const void *data, size_t bytes, bool more)
+{
+    return chunks_move(link, (char *)(uintptr_t)data, bytes, more);
+}
+
 static ssize_t mpi_recv(struct link *link, void *data, size_t bytes)
 {
-    if (!mpi_complete(link))
-        return 0;
-    if (!fabric_enter())
-        return mpi_ended(link);
-    errno = 0;
-    ssize_t n = chunks_receive(link_mpi_self(link), data, bytes);
-    fabric_leave();
-    return n;
+    return chunks_move(link, data, bytes, false);
 }
 
 static int mpi_descriptor(struct link *link)
@@ -307,8 +306,8 @@ struct link_mpi *link_mpi_next(const struct link_mpi *l)
     return l->next;
 }
 
-/* Whether sends are under way. */
-static bool link_sends(struct link_mpi *l)
+/* Whether sends or receives are under way. */
+static bool link_busy(struct link_mpi *l)
 {
     bool busy = slot_test(l, &l->last) == 0;
     for (int i = 0; i < SLOTS; i++)
@@ -343,20 +342,17 @@ static bool stream_ended(struct link_mpi *l)
 /* Receives of a closed link go on until the stream ends, so that nothing is left to a later link. */
 static bool link_drains(struct link_mpi *l)
 {
-    bool busy = false;
     if (!mpi_complete(&l->base))
         return false;
     if (!stream_ended(l))
         return true;
     link_mpi_cancel(l);
-    for (int i = 0; i < SLOTS; i++)
-        busy |= slot_test(l, &l->slots[i]) == 0;
-    return busy;
+    return link_busy(l);
 }
 
 enum link_state link_mpi_look(struct link_mpi *l)
 {
-    enum link_state state = l->base.outgoing ? (link_sends(l) ? LINK_SENDS : LINK_IDLE)
+    enum link_state state = l->base.outgoing ? (link_busy(l) ? LINK_SENDS : LINK_IDLE)
                           : l->closed && link_drains(l) ? LINK_DRAINS : LINK_IDLE;
     if (l->closed && state == LINK_IDLE)
         link_free(l);
