@@ -42,7 +42,7 @@ static int recv_once(struct acomm_op *op)
 static int await_once(struct acomm_op *op)
 {
     op->kind = ACOMM_BARRIER;
-    return shared_await(&op->group->shared, op, 0, 1);
+    return shared_await(&op->group->shared, op, 0, 0, 1);
 }
 
 /* A wait of rank 1 of two, which is on the first processor, for rank 0. It fails by its deadline, and with it the group. */

@@ -15,7 +15,7 @@ static int number_host(const struct hosts *h, const int32_t *keys, int rank)
     return h->count;
 }
 
-/* Host by host, in rank order. */
+/* Host by host, in rank order, which also tells the smallest and the largest. */
 static void sort_ranks(struct hosts *h, int size)
 {
     int filled = 0;
@@ -27,18 +27,11 @@ static void sort_ranks(struct hosts *h, int size)
             h->local_rank[rank] = filled - h->first[host];
             h->ranks[filled++] = rank;
         }
-    }
-    h->first[h->count] = filled;
-}
-
-static void measure(struct hosts *h)
-{
-    h->least = h->most = hosts_ranks(h, 0);
-    for (int host = 1; host < h->count; host++) {
-        int ranks = hosts_ranks(h, host);
-        h->least = ranks < h->least ? ranks : h->least;
+        int ranks = filled - h->first[host];
+        h->least = host && h->least < ranks ? h->least : ranks;
         h->most = ranks > h->most ? ranks : h->most;
     }
+    h->first[h->count] = filled;
 }
 
 static int hosts_allocate(struct hosts *h, size_t size)
@@ -77,7 +70,6 @@ int hosts_open(struct hosts *h, const int32_t *keys, int rank, int size)
         h->count += h->of[i] == h->count;
     }
     sort_ranks(h, size);
-    measure(h);
     make_teams(h, rank, size);
     return 0;
 }

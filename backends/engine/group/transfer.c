@@ -156,7 +156,7 @@ static void transfer_sleep_on(const struct acomm_op *op, const struct transfer *
     for (const struct transfer *t = list; t < list + transfers; t++) {
         if (!waits_for_link(t))
             continue;
-        int fd = t->link->ops->descriptor(t->link);
+        int fd = link_descriptor(t->link);
         if (fd < 0 && t->link->ops->complete && !t->link->ops->complete(t->link))
             unconnected = true;
         else if (fd < 0 || n > POLLED)

@@ -40,7 +40,7 @@ struct link_ops {
      * more: as much as can be is sent right after, so that the peer need not be told of these bytes alone. */
     ssize_t (*send)(struct link *link, const void *data, size_t bytes, bool more);
     ssize_t (*recv)(struct link *link, void *data, size_t bytes);
-    /* For poll(): a descriptor and the events to wait for; -1 when there is none and the caller must look again. */
+    /* For poll(); -1 when there is none and the caller must look again. NULL: there never is. */
     int (*descriptor)(struct link *link);
     void (*close)(struct link *link);
     /* Whether recv() would give something, at the cost of a look into memory. NULL: only a system call can tell. */
@@ -70,6 +70,11 @@ struct link {
     struct doorbell *doorbell; /* rung when there may be news; NULL: look at the descriptor, or look again */
     struct doorbell *theirs; /* the other side's, or NULL */
 };
+
+static inline int link_descriptor(struct link *link)
+{
+    return link->ops->descriptor ? link->ops->descriptor(link) : -1;
+}
 
 /* Whose doing a link's negative code is: the peer's, or of no rank where the fabric itself failed. */
 static inline int link_culprit(const struct link *link, int code)

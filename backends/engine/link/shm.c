@@ -359,18 +359,12 @@ static bool shm_waiting(const struct link *link)
 
 /* ---- */
 
-static int shm_descriptor(struct link *link)
-{
-    (void)link;
-    return -1;
-}
-
 static void shm_close(struct link *link)
 {
     free(link); /* the ring belongs to the segment */
 }
 
-static const struct link_ops shm_ops = {shm_send, shm_recv, shm_descriptor, shm_close, shm_waiting, shm_frame, NULL, NULL};
+static const struct link_ops shm_ops = {shm_send, shm_recv, NULL, shm_close, shm_waiting, shm_frame, NULL, NULL};
 
 struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct doorbell *ours,
                           struct doorbell *theirs)

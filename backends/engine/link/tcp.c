@@ -33,8 +33,9 @@ static struct link_tcp *tcp_self(struct link *link)
     return (struct link_tcp *)link;
 }
 
-static bool tcp_connected(struct link_tcp *t)
+static bool tcp_complete(const struct link *link)
 {
+    const struct link_tcp *t = (const struct link_tcp *)link;
     return atomic_load_explicit(&t->attached, memory_order_acquire) == t->connections;
 }
 
@@ -132,7 +133,7 @@ static ssize_t move_stripe(struct link_tcp *t, char *data, size_t bytes, bool mo
 static ssize_t move_all(struct link *link, char *data, size_t bytes, bool more)
 {
     struct link_tcp *t = tcp_self(link);
-    if (!tcp_connected(t))
+    if (!tcp_complete(link))
         return 0;
     if (t->connections == 1)
         return bytes ? tcp_move(t, data, bytes, false, more) : 0;
@@ -168,7 +169,7 @@ static ssize_t tcp_recv(struct link *link, void *data, size_t bytes)
 static int tcp_descriptor(struct link *link)
 {
     struct link_tcp *t = tcp_self(link);
-    return tcp_connected(t) ? t->fds[t->current] : -1;
+    return tcp_complete(link) ? t->fds[t->current] : -1;
 }
 
 static void tcp_close(struct link *link)
@@ -218,11 +219,6 @@ static int tcp_attach(struct link *link, int stripe, int fd)
     t->fds[stripe] = fd;
     atomic_fetch_add_explicit(&t->attached, 1, memory_order_release);
     return 0;
-}
-
-static bool tcp_complete(const struct link *link)
-{
-    return tcp_connected(tcp_self((struct link *)(uintptr_t)link));
 }
 
 static const struct link_ops tcp_ops = {tcp_send, tcp_recv, tcp_descriptor, tcp_close, NULL, NULL, tcp_attach, tcp_complete};

@@ -250,11 +250,8 @@ int p2p_post_within(struct p2p *p, struct acomm_op *op)
 
 int p2p_post(struct p2p *p, struct acomm_op *op)
 {
-    uint64_t bytes;
-    if (!valid(p, op, &bytes))
-        return ACOMM_ARGUMENT;
     p2p_acquire_for(p, op);
-    int rc = p->code ? p->code : p2p_post_item(p, op, bytes);
+    int rc = p2p_post_within(p, op);
     p2p_release_for(p, op);
     return rc;
 }

@@ -90,7 +90,7 @@ static bool room_for(struct p2p *p, int which)
 /* Appends the link's descriptor; false: it has none now and must be looked at again. */
 static bool progress_watch(struct p2p *p, struct link *link, bool *ready, short events, struct pollfd *fds, int *n)
 {
-    int fd = link && p2p_ready(p, link, ready) ? link->ops->descriptor(link) : -1;
+    int fd = link && p2p_ready(p, link, ready) ? link_descriptor(link) : -1;
     if (fd < 0)
         return false;
     fds[(*n)++] = (struct pollfd){.fd = fd, .events = events};

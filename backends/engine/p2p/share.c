@@ -35,11 +35,6 @@ static uint64_t share_place(uint64_t bytes, uint64_t index, uint64_t *offset)
     return bytes - *offset < part ? bytes - *offset : part;
 }
 
-static void ring(struct p2p *p, const struct p2p_peer *peer)
-{
-    doorbell_ring(&region_of(&p->group->shared, p->group->hosts.local_rank[peer->rank])->doorbell);
-}
-
 /* Whether a message may be copied so: the receiver asks before it opens one, the sender before it believes that one is open. */
 static bool share_fits(const struct p2p_item *item)
 {
@@ -60,7 +55,7 @@ void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
     atomic_store_explicit(&parts->written, 0, memory_order_relaxed);
     atomic_store_explicit(&parts->broken, 0, memory_order_relaxed);
     atomic_store_explicit(&parts->taken, (item->id + 1) << LINK_PARTS_BITS, memory_order_release);
-    ring(p, peer);
+    doorbell_ring(peer->from->theirs);
 }
 
 bool p2p_share_take(struct p2p_peer *peer, struct p2p_item *item, uint64_t *offset, uint64_t *bytes)
@@ -143,7 +138,7 @@ bool p2p_share_push(struct p2p *p, struct p2p_peer *peer)
     if (!write_part(p, peer, item, to, offset, bytes))
         atomic_store_explicit(&parts->broken, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&parts->written, 1, memory_order_release);
-    ring(p, peer);
+    doorbell_ring(peer->to->theirs);
     p->unseen += bytes;
     return true;
 }

@@ -12,6 +12,7 @@
 #define SLOTS 8
 #define CHUNK ((size_t)60 << 10) /* with its head below the 64 KiB that Open MPI sends over TCP without asking first */
 #define SYNCHRONOUS 32
+#define TAGS 32767 /* MPI_TAG_UB is this much at least */
 
 struct chunk {
     uint64_t group; /* what an earlier link of this tag has left is not taken for ours */
@@ -199,12 +200,6 @@ static ssize_t mpi_recv(struct link *link, void *data, size_t bytes)
     return chunks_move(link, data, bytes, false);
 }
 
-static int mpi_descriptor(struct link *link)
-{
-    (void)link;
-    return -1;
-}
-
 /* The other side has been told the tag: of who receives, by the number of the connection. */
 static int mpi_attach(struct link *link, int number, int fd)
 {
@@ -255,13 +250,26 @@ static void mpi_close(struct link *link)
     fabric_leave();
 }
 
-static const struct link_ops mpi_ops = {mpi_send, mpi_recv, mpi_descriptor, mpi_close, NULL, NULL, mpi_attach, mpi_complete};
+static const struct link_ops mpi_ops = {mpi_send, mpi_recv, NULL, mpi_close, NULL, NULL, mpi_attach, mpi_complete};
+
+/* Inside: one between 1 and what every library has at least, of no other link to this rank. */
+static int link_tag(const struct mpi_fabric *fabric, int rank)
+{
+    for (;;) {
+        int tag = fabric->tags[rank] = (uint16_t)(fabric->tags[rank] % TAGS + 1);
+        const struct link_mpi *l = fabric->links;
+        while (l && !(l->base.outgoing && l->rank == rank && l->tag == tag))
+            l = l->next;
+        if (!l)
+            return tag;
+    }
+}
 
 /* Inside. */
 static void link_join(struct link_mpi *l)
 {
     if (l->base.outgoing) {
-        l->tag = l->base.first = fabric_tag(l->fabric, l->rank);
+        l->tag = l->base.first = link_tag(l->fabric, l->rank);
         l->base.connections = 1;
     }
     l->next = l->fabric->links;
@@ -295,11 +303,6 @@ struct link *link_mpi_new(struct acomm_fabric *fabric, uint64_t group, int peer,
 }
 
 /* ---- of the fabric ---- */
-
-bool link_mpi_has(const struct link_mpi *l, int rank, int tag)
-{
-    return l->base.outgoing && l->rank == rank && l->tag == tag;
-}
 
 struct link_mpi *link_mpi_next(const struct link_mpi *l)
 {

@@ -13,7 +13,6 @@
 #define LINGER 100            /* and so many that find no send before it sleeps until it is woken, */
 #define DRAIN_NS 20000000     /* or for so long where links are closed here and not on the other side */
 #define LEAVE_NS 1000000000   /* for what was sent to leave before MPI ends */
-#define TAGS 32767            /* MPI_TAG_UB is this much at least */
 
 static struct {
     pthread_mutex_t lock;
@@ -40,18 +39,6 @@ void fabric_wake(void)
 {
     if (all.deep)
         pthread_cond_signal(&all.work);
-}
-
-int fabric_tag(struct mpi_fabric *fabric, int rank)
-{
-    for (;;) {
-        int tag = fabric->tags[rank] = (uint16_t)(fabric->tags[rank] % TAGS + 1);
-        const struct link_mpi *link = fabric->links;
-        while (link && !link_mpi_has(link, rank, tag))
-            link = link_mpi_next(link);
-        if (!link)
-            return tag;
-    }
 }
 
 /* ---- the thread ---- */

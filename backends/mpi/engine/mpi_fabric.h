@@ -22,8 +22,6 @@ bool fabric_enter(void);
 void fabric_leave(void);
 /* Inside: something is under way from now on, which takes calls of MPI: the thread that carries on is to look. */
 void fabric_wake(void);
-/* Inside: a tag between 1 and what every library has at least, of no other link to this rank. */
-int fabric_tag(struct mpi_fabric *fabric, int rank);
 /* Calls acomm_mpi_end()'s first half when the program itself finalises MPI. A code of the library. */
 int fabric_watch_end(acomm_mpi *mpi);
 
@@ -43,8 +41,6 @@ void mpi_collective_leave(struct acomm_group *group);
 
 /* link_mpi.c */
 struct link *link_mpi_new(struct acomm_fabric *fabric, uint64_t group, int peer, int rank, bool outgoing);
-/* Inside: whether a link to this rank has the tag. */
-bool link_mpi_has(const struct link_mpi *link, int rank, int tag);
 struct link_mpi *link_mpi_next(const struct link_mpi *link);
 enum link_state { LINK_IDLE, LINK_DRAINS, LINK_SENDS }; /* DRAINS: a closed one takes what still comes, and drops it */
 /* Inside: moves what is under way though nobody waits for it. A closed link that is idle is freed. */

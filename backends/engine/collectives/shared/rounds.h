@@ -71,7 +71,7 @@ static inline char *rounds_slot(const struct rounds *r, int rank, size_t bytes)
 }
 static inline int rounds_await(const struct rounds *r, int rank)
 {
-    return shared_await(r->shared, r->op, rank, r->round);
+    return shared_await(r->shared, r->op, rank, rank, r->round);
 }
 int rounds_await_all(const struct rounds *r);
 /* What `from` gives to `to` in this round: in a place of the two, or at `offset` of its slot, when that holds `bytes` altogether. */

@@ -244,8 +244,7 @@ static int note(struct shared *s, struct acomm_op *op, int rank, uint64_t round,
     return 0;
 }
 
-/* Ranks up to `last` are awaited next. */
-static int shared_await_round(struct shared *s, struct acomm_op *op, int rank, int last, uint64_t round)
+int shared_await(struct shared *s, struct acomm_op *op, int rank, int last, uint64_t round)
 {
     if (s->seen[rank] >= round)
         return 0;
@@ -262,16 +261,6 @@ static int shared_await_round(struct shared *s, struct acomm_op *op, int rank, i
     return note(s, op, rank, round, stamp);
 }
 
-int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round)
-{
-    return shared_await_round(s, op, rank, rank, round);
-}
-
-int shared_await_on(struct shared *s, struct acomm_op *op, int rank, uint64_t round)
-{
-    return shared_await_round(s, op, rank, s->ranks - 1, round);
-}
-
 /* As shared_await(), looking first at a later round: where this rank is ahead of `rank`, that saves most of the looks. */
 static int await_far(struct shared *s, struct acomm_op *op, int rank, uint64_t round)
 {
@@ -281,7 +270,7 @@ static int await_far(struct shared *s, struct acomm_op *op, int rank, uint64_t r
     far = far < s->round ? far : s->round;
     uint64_t stamp = stamp_of(s, rank, far);
     int rc = stamp >= far ? note(s, op, rank, far, stamp) : 0;
-    return rc ? rc : shared_await_on(s, op, rank, round);
+    return rc ? rc : shared_await(s, op, rank, s->ranks - 1, round);
 }
 
 /* Waits until all ranks have published `round`, which is no later than this rank's last. */
@@ -296,11 +285,6 @@ static int shared_await_past(struct shared *s, struct acomm_op *op, uint64_t rou
     }
     s->past = least;
     return 0;
-}
-
-void shared_all_came(struct shared *s, uint64_t round)
-{
-    s->past = round;
 }
 
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to)

@@ -117,8 +117,6 @@ bool shared_take_cell(struct shared *s, bool read_later);
 /* Of more than two ranks: what `from` gives to `to` in this turn, which s->turn says while a rank fills, and how many bytes at most. */
 char *shared_pair(const struct shared *s, int from, int to);
 uint64_t shared_pair_room(const struct shared *s);
-/* All ranks have been seen to have published `round`, which is this rank's last: spares later waits a look at each. */
-void shared_all_came(struct shared *s, uint64_t round);
 /* The slot of round s->round + 1 is filled: moves to that round and lets the others read it. */
 void shared_commit(struct shared *s);
 /* This rank goes on from the round that it published last without having compared all headers: the round stays open until
@@ -130,10 +128,8 @@ static inline bool shared_is_open(const struct shared *s, uint64_t round) { retu
 bool shared_alike(const struct shared *s, uint64_t last);
 /* No round up to this one is open any more. */
 void shared_settle(struct shared *s, uint64_t round);
-/* Waits until local `rank` has published `round`. */
-int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round);
-/* The same where all ranks after it are awaited next. */
-int shared_await_on(struct shared *s, struct acomm_op *op, int rank, uint64_t round);
+/* Waits until local `rank` has published `round`. Ranks up to `last` are awaited next. */
+int shared_await(struct shared *s, struct acomm_op *op, int rank, int last, uint64_t round);
 
 /* Where the arena of a local rank begins in the file. */
 uint64_t shared_arena_offset(const struct shared *s, int rank);
