@@ -1,5 +1,4 @@
 /* The whole engine: a group with every algorithm and with one-sided operations. */
-#include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 #include "rma/rma.h"
 

@@ -3,8 +3,6 @@
 
 #include <errno.h>
 
-#include "collectives/blocks.h"
-
 int partials_open(struct partials *p, struct acomm_op *op, int buffers, size_t bytes)
 {
     *p = (struct partials){.op = op, .reduction = partials_reduction(op)};

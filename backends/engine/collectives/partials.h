@@ -1,8 +1,6 @@
 /* What the algorithms share that carry partial results from rank to rank. */
 #ifndef ACOMM_PARTIALS_H
 #define ACOMM_PARTIALS_H
-#include "base/pattern.h"
-#include "group/transfer.h"
 #include "collectives/collectives.h"
 
 static inline struct reduction partials_reduction(const struct acomm_op *op)

@@ -3,8 +3,6 @@
  * leaders i of the other hosts, its column. As many leaders as the smallest host has ranks: then every column is whole. */
 #ifndef ACOMM_SLICES_H
 #define ACOMM_SLICES_H
-#include "base/pattern.h"
-#include "reduce/reduce.h"
 #include "collectives/collectives.h"
 
 struct slices {

@@ -1,5 +1,4 @@
 /* Entry points: take the arguments down, run or queue. */
-
 #include <errno.h>
 
 #include "base/clock.h"

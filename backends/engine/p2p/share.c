@@ -7,7 +7,6 @@
  * The receiver opens its array in the memory of the link, and closes it when the sender is done with the parts it took. Parts
  * are taken by exchanging the message's number and their count together, so that none is taken of a message that
  * is over. Should the receiver fail, window.h keeps the sender from its memory. */
-
 #include "p2p/peer.h"
 
 #define PARTS 16                     /* of 64 KiB and more, because shorter messages are eager: system calls hardly show */

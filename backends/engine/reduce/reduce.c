@@ -60,7 +60,6 @@ static const struct reduce_kernels *kernels(void)
     return level;
 }
 
-
 /* ---- types ---- */
 static const uint8_t widths[ACOMM_DTYPES] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16, 1, 1, 1, 1, 1, 1, 1, 1};
 

@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "collectives/collectives.h"
 #include "mpi_fabric.h"
-#include "reduce/reduce.h"
 
 #define SEGMENT ((uint64_t)4 << 20) /* bytes of all blocks of one */
 #define NAP_MIN_NS 50000

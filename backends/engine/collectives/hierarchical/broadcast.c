@@ -1,7 +1,6 @@
 /* broadcast over several hosts: the root gives the array to its host, whose leaders give their slices to the leaders of the
  * other hosts, who give them to theirs; of a short array one leader gives all. What leaves a host waits in the kernel's
  * buffers while the next segment moves. */
-#include "collectives/blocks.h"
 #include "collectives/slices.h"
 
 #define SEGMENT ((size_t)1 << 20)

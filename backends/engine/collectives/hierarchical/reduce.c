@@ -6,7 +6,6 @@
  *
  * One leader: fewer messages, for short arrays. All leaders: all ranks of a host do their share of the work.
  * Until all headers have been compared, which takes the first segment, nothing is written into the caller's array. */
-#include "collectives/blocks.h"
 #include "collectives/slices.h"
 
 #define SEGMENT ((size_t)16 << 20) /* bytes of partials: between two of them the links between hosts are idle */

@@ -1,6 +1,5 @@
 /* reduce_scatter over hosts of as many ranks each: inside each host, local rank i gets the host's contributions to the blocks of
  * the ranks with local rank i on all hosts; its column reduces and distributes these. */
-#include "collectives/blocks.h"
 #include "collectives/slices.h"
 
 #define SEGMENT ((size_t)16 << 20) /* bytes of scratch: see collectives/hierarchical/reduce.c */

@@ -8,9 +8,6 @@
 #include <stdio.h>
 
 #include "group/signature.h"
-#include "base/pattern.h"
-#include "group/transfer.h"
-#include "collectives/blocks.h"
 #include "collectives/collectives.h"
 
 #define SHORT ((uint64_t)192 << 10) /* bytes of a block, and of so many ranks, */

@@ -1,9 +1,6 @@
 /* broadcast along a tree. Every rank passes on what has arrived while the rest is still coming, so that the time for a
  * long array is that of one transfer and little more per level. Binomial tree: log2 n levels, for short arrays. Chain:
  * n - 1 levels, but every rank sends the array only once: for long ones, where the sender's link is the limit. */
-#include "base/pattern.h"
-#include "group/transfer.h"
-#include "collectives/blocks.h"
 #include "collectives/collectives.h"
 
 #define CHILDREN 31

@@ -10,7 +10,6 @@
  * hosts, in log2 steps of their number, and gives all of them to its host. */
 #include <errno.h>
 
-#include "collectives/blocks.h"
 #include "collectives/partials.h"
 
 struct records {

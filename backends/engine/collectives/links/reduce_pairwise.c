@@ -13,7 +13,6 @@
 #include <errno.h>
 
 #include "group/signature.h"
-#include "collectives/blocks.h"
 #include "collectives/partials.h"
 
 #define SLICES ((size_t)2 << 20)      /* bytes of all ranks' parts of a slice together, at most; */

@@ -7,7 +7,6 @@
  * all_reduce does both, one after the other; every link carries 2(n-1)/n of the array, the least possible. Patarasuk and Yuan,
  * "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel and Distributed Computing 69 (2009).
  * One rank finishes each block and the others copy it, so all ranks get the same bits. */
-#include "collectives/blocks.h"
 #include "collectives/partials.h"
 
 #define SEGMENT ((size_t)16 << 20)        /* bytes of an all_reduce, where the output holds the partials: the last-level cache */

@@ -7,8 +7,6 @@
  * copy the finished slices out of each other's slots. Reads 2 inputs per result however many ranks there are.
  *
  * Both reduce each element in rank order, so their bits are the same. */
-#include "base/pattern.h"
-#include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 
 static uint64_t shared_all_reduce_whole_bytes(const struct rounds *r)

@@ -1,6 +1,5 @@
 /* all_to_all and scatter over the shared segment: every other rank finds a piece in the slot, or in a place of the two, and copies it out.
  * What a rank keeps for itself goes straight from its input to its output. */
-#include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 
 /* Blocks of a slot: nobody puts one down for himself. */

@@ -1,8 +1,6 @@
 /* all_gather, gather, broadcast, scatter and all_to_all between the ranks' arrays, without slots: who gets copies, and where that
  * would leave others idle, who gives does too. */
 #include "collectives/shared/direct.h"
-#include "collectives/blocks.h"
-#include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 
 #define PAGE 4096u

@@ -7,9 +7,6 @@
 #include <errno.h>
 
 #include "collectives/shared/direct.h"
-#include "base/pattern.h"
-#include "reduce/reduce.h"
-#include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 
 #define BLOCK_MAPPED ((size_t)16 << 10) /* the result is still in the L1 cache when it is copied on */

@@ -1,5 +1,4 @@
 /* all_gather, gather and broadcast over the shared segment: who gives puts its pieces down, who gets copies them out. */
-#include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 
 /* Bytes of a result, or of one that this is a chunk of, from which two ranks do not hand contents over: their own and what lies in a slot

@@ -1,6 +1,5 @@
 /* reduce_scatter over the shared segment: in every round each rank puts down a piece of every other rank's block,
  * and reduces the pieces of its own block out of all slots, in rank order. */
-#include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 
 /* Blocks of a slot. Of two ranks each puts down the other's alone, in the same place: it changes hands (shared.h). */

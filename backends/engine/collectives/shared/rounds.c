@@ -2,8 +2,6 @@
  * round without contents. */
 #include <errno.h>
 
-#include "reduce/reduce.h"
-#include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 
 int rounds_await_all(const struct rounds *r)

@@ -7,7 +7,7 @@
  * of rounds. */
 #ifndef ACOMM_SHARED_ROUNDS_H
 #define ACOMM_SHARED_ROUNDS_H
-#include "group/group.h"
+#include "collectives/collectives.h"
 
 struct rounds {
     struct acomm_op *op;
