@@ -164,7 +164,7 @@ static void incomplete_moves_nothing(void)
     struct link *link = link_tcp_new(1, true, 2);
     int fds[2];
     CHECK_EQUAL(link->ops->send(link, "x", 1, false), 0);
-    CHECK_EQUAL(link->ops->descriptor(link), -1);
+    CHECK_EQUAL(link_descriptor(link), -1);
     CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     CHECK_EQUAL(link->ops->attach(link, 0, fds[0]), 0);
     CHECK_EQUAL(link->ops->send(link, "x", 1, false), 0);
@@ -180,13 +180,13 @@ static void incomplete_moves_nothing(void)
 static void descriptor_tells_when(void)
 {
     struct pair p = open_tcp(1);
-    struct pollfd fd = {.fd = p.in->ops->descriptor(p.in), .events = POLLIN};
+    struct pollfd fd = {.fd = link_descriptor(p.in), .events = POLLIN};
     CHECK_EQUAL(poll(&fd, 1, 0), 0);
     CHECK_EQUAL(p.out->ops->send(p.out, "hello", 5, false), 5);
     CHECK_EQUAL(poll(&fd, 1, 5000), 1);
     close_pair(p);
     p = open_shm();
-    CHECK_EQUAL(p.in->ops->descriptor(p.in), -1);
+    CHECK_EQUAL(link_descriptor(p.in), -1);
     close_pair(p);
 }
 
@@ -233,7 +233,7 @@ static void more_does_not_wait_on_another_connection(void)
     char *data = calloc(1, (size_t)256 << 10);
     move_exactly(p, data, ((size_t)256 << 10) - 40);
     CHECK_EQUAL(p.out->ops->send(p.out, data, 40, true), 40);
-    struct pollfd fd = {.fd = p.in->ops->descriptor(p.in), .events = POLLIN};
+    struct pollfd fd = {.fd = link_descriptor(p.in), .events = POLLIN};
     CHECK_EQUAL(poll(&fd, 1, 100), 1);
     CHECK_EQUAL(p.in->ops->recv(p.in, data, 41), 40);
     close_pair(p);
@@ -339,7 +339,7 @@ static void peer_resets(void)
     struct pair p = open_tcp(1);
     char *data = calloc(1, STREAM);
     struct linger hard = {1, 0};
-    setsockopt(p.in->ops->descriptor(p.in), SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+    setsockopt(link_descriptor(p.in), SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
     p.in->ops->close(p.in);
     p.in = NULL;
     ssize_t n;
@@ -356,7 +356,7 @@ static void bad_descriptor(void)
     struct pair p = open_tcp(1);
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     CHECK(null >= 0);
-    dup2(null, p.in->ops->descriptor(p.in));
+    dup2(null, link_descriptor(p.in));
     close(null);
     char data[1];
     CHECK_EQUAL(p.in->ops->recv(p.in, data, 1), ACOMM_SYSTEM);
