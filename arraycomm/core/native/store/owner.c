@@ -11,7 +11,7 @@
 
 static int start_thread(struct store_server *s)
 {
-    int failed = thread_start(&s->thread, 0, store_server_run, s);
+    int failed = thread_start(&s->thread, 0, store_server_run, s) ? errno : 0;
     if (!failed)
         pthread_setname_np(s->thread, "arraycomm-store");
     return failed;
@@ -19,12 +19,8 @@ static int start_thread(struct store_server *s)
 
 static void init_lock(struct store_server *s)
 {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->left, &attributes);
-    pthread_condattr_destroy(&attributes);
+    condition_init(&s->left);
 }
 
 static void release(struct store_server *s)
