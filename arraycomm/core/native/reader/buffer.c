@@ -308,12 +308,7 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
-    .name = "arraycomm._engine.Buffer",
-    .basicsize = sizeof(struct buffer),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = slots,
-};
+static PyType_Spec spec = {"arraycomm._engine.Buffer", sizeof(struct buffer), 0, Py_TPFLAGS_DEFAULT, slots};
 
 int buffer_init(PyObject *module)
 {
