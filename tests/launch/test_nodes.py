@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -142,16 +143,16 @@ def impatient(monkeypatch):
 @pytest.mark.parametrize("nnodes", [2, 3])
 def test_node_0_does_not_wait_for_a_launcher_that_never_came(impatient, capsys, nnodes):
     """Its own ranks have failed, as the others' have not come."""
-    with nodes.meet(nnodes, 0, 1, "127.0.0.1", keep_going=True) as first:
+    with closing(nodes.meet(nnodes, 0, 1, "127.0.0.1", keep_going=True)) as first:
         for last in range(2, nnodes):
-            with nodes.meet(nnodes, last, 1, "127.0.0.1", first.port, keep_going=True) as other:
+            with closing(nodes.meet(nnodes, last, 1, "127.0.0.1", first.port, keep_going=True)) as other:
                 other.leave(0, True)
         first.leave(0, True)  # which complains where it waits until the timeout
     assert capsys.readouterr().err == "arraycomm-run: the launcher of node 1 has not come, and is not waited for\n"
 
 
 def test_node_0_does_not_wait_for_a_launcher_that_was_refused(impatient, capsys):
-    with nodes.meet(2, 0, 1, "127.0.0.1", keep_going=True) as first:
+    with closing(nodes.meet(2, 0, 1, "127.0.0.1", keep_going=True)) as first:
         with pytest.raises(DistError, match="this node was started with"):
             nodes.meet(2, 1, 5, "127.0.0.1", first.port, keep_going=True)
         first.leave(3, True)
@@ -160,7 +161,7 @@ def test_node_0_does_not_wait_for_a_launcher_that_was_refused(impatient, capsys)
 
 def test_an_end_is_noted_as_long_as_there_is_a_store(impatient, capsys):
     """When the first launcher has gone, all know it: in every job that failed the others said who had not been told."""
-    with nodes.meet(2, 0, 1, "127.0.0.1") as first, nodes.meet(2, 1, 1, "127.0.0.1", first.port) as other:
+    with closing(nodes.meet(2, 0, 1, "127.0.0.1")) as first, closing(nodes.meet(2, 1, 1, "127.0.0.1", first.port)) as other:
         other.ended(2, 1, 7, "exited with code 0")
         assert b", pid 7\0exited with code 0" in first.store.get("arraycomm-launch/ended/1")
         first.close()

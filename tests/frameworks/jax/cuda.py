@@ -20,7 +20,7 @@ import arraycomm
 import arraycomm.frameworks.jax as comm
 from arraycomm._engine import ffi, lib
 from arraycomm.core.gpu.runtime import runtime
-from arraycomm.frameworks.jax import flight
+from arraycomm.frameworks.jax import eager, errors
 from arraycomm.frameworks.jax.operations import reduce_parts
 from tests.standin import arrays
 
@@ -108,7 +108,7 @@ def operations(context: Context) -> None:
             context.check(np.array_equal(y.numpy(), want), f"{name}: {y.numpy()}, not {want}")
         else:
             context.check(y is not None or want is None or name == "recv" and rank == 0, f"{name} has no result")
-    flight.check()
+    errors.check()
 
 
 def _one(function: Callable[[Any], Any], x: np.ndarray[Any, Any]) -> arrays.Array | str | None:
@@ -130,7 +130,7 @@ def lowerings(context: Context) -> None:
             return reduce_parts(x, reduction, group=group)  # noqa: B023
 
         context.check(not lowered(reduced, parts), f"{op} of parts is XLA's")
-        own = arraycomm.frameworks.jax.parts.reduce_in_order(parts, call=comm.call.Call("reduce_parts", group, reduction))
+        own = eager.reduce_in_order(parts, call=eager.Call("reduce_parts", group, reduction))
         want = comm.jit(reduced)(parts)
         context.check(np.array_equal(own, want) and own.dtype == want.dtype, f"{op} of parts: {own}, not {want}")
     found = lowered(jax.grad(lambda x: comm.all_gather(jnp.sin(comm.all_reduce(x, group=group)), group=group).sum()), x)
@@ -169,8 +169,8 @@ def faults(context: Context) -> None:
             y = enqueued(lambda x: comm.all_reduce(x, group=group), one)  # nobody else comes
             context.check(isinstance(y, arrays.Array), f"{y}")
             arrays.cuda().call("cudaStreamSynchronize", arrays.current_stream())
-            raises(context, "what was under way", flight.check, (arraycomm.Aborted, arraycomm.PeerLost), "of the test")
-            flight.check()  # once
+            raises(context, "what was under way", errors.check, (arraycomm.Aborted, arraycomm.PeerLost), "of the test")
+            errors.check()  # once
         else:
             time.sleep(0.1)  # until it is under way there; where it is not, the call itself fails
             group.abort("of the test")

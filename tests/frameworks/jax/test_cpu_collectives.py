@@ -252,7 +252,7 @@ def test_counts_that_jaxlib_has_cut_off_are_refused(library: ctypes.CDLL) -> Non
 
 def test_a_collective_ends_by_the_timeout(library: ctypes.CDLL) -> None:
     """Whose text, which is JAX's exception's, names who did not come."""
-    from arraycomm.frameworks.jax import handles
+    from arraycomm.frameworks.jax import primitives
 
     over, data = threading.Event(), ctypes.create_string_buffer(8)
     byte, total = (ctypes.c_ssize_t.in_dll(library, f"MPIABI_{name}") for name in ("BYTE", "SUM"))
@@ -261,7 +261,7 @@ def test_a_collective_ends_by_the_timeout(library: ctypes.CDLL) -> None:
         if group.rank == 1:
             assert over.wait(100)
             return ""
-        comm = Communicator(handles.number(group, "cpu"), 0, 2, None)
+        comm = Communicator(primitives.number(group, "cpu"), 0, 2, None)
         assert library.MPIABI_Allreduce(data, data, 1, byte, total, ctypes.byref(comm))
         over.set()
         return said(library)
