@@ -12,7 +12,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[1] / "arraycomm" / "core" / "native"
 ENGINE = HERE.parents[1] / "backends" / "engine"
+PUBLIC = HERE.parents[1] / "arraycomm" / "include"
 SOURCES = [path for path in sorted((NATIVE / "store").glob("*.c")) if path.name not in ("python.c", "line.c")]
+SOURCES.append(ENGINE / "base" / "process.c")
 COMPILER = os.environ.get("ARRAYCOMM_TEST_CC", "cc")
 FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-O1", "-g", "-pthread"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -22,7 +24,7 @@ SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 def test_no_key_is_lost_and_no_answer_wrong(tmp_path: Path) -> None:
     def compiled(*more: str) -> subprocess.CompletedProcess[str]:
         command = [COMPILER, *FLAGS, *more, "-include", str(HERE.parent / "sanitized" / "allocations.h"), f"-I{NATIVE}",
-                   f"-I{ENGINE}", *map(str, [*SOURCES, HERE / "store_allocations.c", HERE / "store_given_back.c"]),
+                   f"-I{ENGINE}", f"-I{PUBLIC}", *map(str, [*SOURCES, HERE / "store_allocations.c", HERE / "store_given_back.c"]),
                    "-o", str(tmp_path / "program")]
         return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
