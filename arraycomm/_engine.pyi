@@ -23,26 +23,13 @@ class Buffer:
     @property
     def nbytes(self) -> int: ...
     def __new__(
-        cls,
-        address: int,
-        count: int,
-        dtype: int,
-        device_type: int,
-        device_index: int,
-        readonly: bool,
-        shape: tuple[int, ...],
-        owner: object,
-        stream: int = 0,
-        fleeting: bool = False,
+        cls, address: int, count: int, dtype: int, device_type: int, device_index: int, readonly: bool, shape: tuple[int, ...],
+        owner: object, stream: int = 0, fleeting: bool = False,
     ) -> Buffer: ...
     def part(self, start: int, shape: tuple[int, ...], /) -> Buffer: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __dlpack__(
-        self,
-        stream: object = None,
-        *,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
+        self, stream: object = None, *, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from arraycomm.launch.spawn import spawn
 
 
 def run(ranks: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """function(*arguments) on every rank, where it may call init(). Gives the first rank's result, as JSON carries it.
-
-    Raises as spawn() when a rank fails.
-    """
-    with tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as folder:
-        path = Path(folder, "found")
-        spawn(_rank, (function, arguments, path), ranks)
-        return json.loads(path.read_text())
+    """function(*arguments) on every rank, where it may call init(). Gives the first rank's result. Raises as spawn()."""
+    found = spawn(_rank, (function, *arguments), ranks)
+    return found[0]  # type: ignore[index]
 
 
 @contextmanager
@@ -35,7 +27,5 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
         os.environ.update(before)  # an empty variable counts as unset
 
 
-def _rank(number: int, function: Callable[..., Any], arguments: tuple[Any, ...], path: Path) -> None:
-    found = function(*arguments)
-    if number == 0:
-        path.write_text(json.dumps(found))
+def _rank(_: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)

@@ -18,6 +18,8 @@ STRUCTS = """
     } ncclConfig_t;
 """
 
+_MOVE = "uintptr_t src, uintptr_t dst, size_t count, int dtype"
+_ON = "uintptr_t comm, uintptr_t stream"
 # Function -> the first version that has it, what it returns, its parameters.
 FUNCTIONS: dict[str, tuple[int, str, str]] = {
     "ncclGetVersion": (OLDEST, "int", "int *version"),
@@ -37,20 +39,14 @@ FUNCTIONS: dict[str, tuple[int, str, str]] = {
     "ncclCommWindowDeregister": (22700, "int", "uintptr_t comm, uintptr_t window"),
     "ncclRedOpCreatePreMulSum": (OLDEST, "int", "int *op, void *scalar, int dtype, int residence, uintptr_t comm"),
     "ncclRedOpDestroy": (OLDEST, "int", "int op, uintptr_t comm"),
-    "ncclReduce": (OLDEST, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, int op, int root, uintptr_t comm, "
-                   "uintptr_t stream"),
-    "ncclBroadcast": (OLDEST, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, int root, uintptr_t comm, "
-                      "uintptr_t stream"),
-    "ncclAllReduce": (OLDEST, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, int op, uintptr_t comm, "
-                      "uintptr_t stream"),
-    "ncclReduceScatter": (OLDEST, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, int op, uintptr_t comm, "
-                          "uintptr_t stream"),
-    "ncclAllGather": (OLDEST, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, uintptr_t comm, uintptr_t stream"),
-    "ncclAlltoAll": (22803, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, uintptr_t comm, uintptr_t stream"),
-    "ncclGather": (22803, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, int root, uintptr_t comm, "
-                   "uintptr_t stream"),
-    "ncclScatter": (22803, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, int root, uintptr_t comm, "
-                    "uintptr_t stream"),
+    "ncclReduce": (OLDEST, "int", f"{_MOVE}, int op, int root, {_ON}"),
+    "ncclBroadcast": (OLDEST, "int", f"{_MOVE}, int root, {_ON}"),
+    "ncclAllReduce": (OLDEST, "int", f"{_MOVE}, int op, {_ON}"),
+    "ncclReduceScatter": (OLDEST, "int", f"{_MOVE}, int op, {_ON}"),
+    "ncclAllGather": (OLDEST, "int", f"{_MOVE}, {_ON}"),
+    "ncclAlltoAll": (22803, "int", f"{_MOVE}, {_ON}"),
+    "ncclGather": (22803, "int", f"{_MOVE}, int root, {_ON}"),
+    "ncclScatter": (22803, "int", f"{_MOVE}, int root, {_ON}"),
     "ncclSend": (OLDEST, "int", "uintptr_t src, size_t count, int dtype, int peer, uintptr_t comm, uintptr_t stream"),
     "ncclRecv": (OLDEST, "int", "uintptr_t dst, size_t count, int dtype, int peer, uintptr_t comm, uintptr_t stream"),
     "ncclGroupStart": (OLDEST, "int", "void"),

@@ -11,30 +11,13 @@
 
 #define CONVERT static inline __attribute__((always_inline))
 
-CONVERT float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-CONVERT uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-CONVERT double double_of(uint64_t bits)
-{
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-CONVERT uint64_t bits_of_double(double value)
-{
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
+/* The same bits as another type. */
+#define REINTERPRET(name, from, to) \
+    CONVERT to name(from value) { to same; memcpy(&same, &value, sizeof same); return same; }
+REINTERPRET(float_of, uint32_t, float)
+REINTERPRET(bits_of, float, uint32_t)
+REINTERPRET(double_of, uint64_t, double)
+REINTERPRET(bits_of_double, double, uint64_t)
 
 /* By masks: out of `condition ? a : b` compilers make a branch where a may raise a floating-point flag. */
 CONVERT uint32_t choose(bool condition, uint32_t a, uint32_t b) { return b ^ ((a ^ b) & -(uint32_t)condition); }

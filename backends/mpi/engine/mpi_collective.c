@@ -121,19 +121,20 @@ static void own_free(struct mpi_group *m)
     free(m);
 }
 
-static struct mpi_group *own_new(const struct acomm_group *g)
+static struct mpi_group *own_new(const struct acomm_group *g, bool none)
 {
     struct mpi_group *m = calloc(1, sizeof *m);
     if (!m)
         return NULL;
     *m = (struct mpi_group){.fabric = (struct mpi_fabric *)g->fabric, .rank = g->rank, .size = g->size,
-                            .tag = (int)(g->id % TAGS), .counts = malloc(4 * (size_t)g->size * sizeof *m->counts)};
-    if (m->counts)
-        memcpy(m->counts, g->members, (size_t)g->size * sizeof *m->counts);
-    if (m->counts)
-        return m;
-    own_free(m);
-    return NULL;
+                            .tag = (int)(g->id % TAGS), .none = none, .made = none,
+                            .counts = malloc(4 * (size_t)g->size * sizeof *m->counts)};
+    if (!m->counts) {
+        free(m);
+        return NULL;
+    }
+    memcpy(m->counts, g->members, (size_t)g->size * sizeof *m->counts);
+    return m;
 }
 
 static int out_of_memory(struct acomm_op *op)
@@ -167,18 +168,15 @@ static int comm_open(struct acomm_op *op)
     int rc = all_say(op, acomm_node_failed(g->node) < 0, &all);
     if (rc)
         return rc;
-    if (!(m = own_new(g)))
+    if (!(m = own_new(g, !all)))
         return out_of_memory(op);
     if (all && fabric_thread(comm_thread, m)) {
         own_free(m);
         return out_of_memory(op);
     }
     g->fabric_own = m;
-    if (!all) {
-        m->none = true;
-        m->made = true;
+    if (!all)
         return FABRIC_CANNOT;
-    }
     rc = wait_until(op, m, comm_made);
     if (rc)
         return rc;
