@@ -17,7 +17,8 @@ _OWNER = """
 import subprocess, sys
 from arraycomm.bench.spaces import Spaces, inside
 with Spaces(1) as made:
-    child = subprocess.Popen([*inside(made.names[0]), "sleep", "600"])
+    child = subprocess.Popen([*inside(made.names[0]), "sh", "-c", "echo; exec sleep 600"], stdout=subprocess.PIPE)
+    child.stdout.readline()  # it is there
     print(made.switch, made.names[0], child.pid, flush=True)
     sys.stdin.read()
 """
