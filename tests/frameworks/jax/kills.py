@@ -67,7 +67,7 @@ def processes(draw: random.Random, folder: str) -> Iterator[list[subprocess.Pope
 
     hows = ["", "", draw.choice(list(OUTSIDE))]
     draw.shuffle(hows)
-    with meet(1, 0, SIZE) as meeting:
+    with contextlib.closing(meet(1, 0, SIZE)) as meeting:
         running = []
         for number, how in enumerate(hows):
             variables = Place(number, SIZE, number, SIZE, 0, meeting.address, meeting.port).variables(meeting.secret_fd)
