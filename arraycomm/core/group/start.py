@@ -10,9 +10,6 @@ from datetime import timedelta
 from ..base import settings
 from ..base.log import log
 from ..base.typed import TYPE_CHECKING, Any
-from ..bootstrap.environment import detect
-from ..bootstrap.gathering import Gathering
-from ..bootstrap.rendezvous import Rendezvous, rendezvous
 from ..interface import registry
 from ..interface.backend import Backend, Communicator
 from . import arguments
@@ -20,8 +17,10 @@ from .group import Group
 from .routes import Route, Routes
 
 if TYPE_CHECKING:
+    from ..bootstrap.rendezvous import Rendezvous
     from ..bootstrap.store.base import Store
 
+# The bootstrap is loaded by who meets: it is half of what `import arraycomm` would take.
 
 _INFO = 20  # logging.INFO
 
@@ -37,6 +36,8 @@ def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: st
         raise TypeError(f"from_mpi4py needs an mpi4py communicator, got {type(comm).__name__}")
     if comm == module.COMM_NULL or comm.Is_inter():
         raise ValueError("from_mpi4py needs an intra-communicator that is not MPI.COMM_NULL")
+    from ..bootstrap.environment import detect
+
     place = detect(os.environ)
     if module.COMM_WORLD.Get_size() == 1 and place is not None and place.size > 1:
         log().warning("MPI has started this process alone, as a world of one rank, where %s has started %d: use mpirun "
@@ -81,6 +82,8 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     told = (init_method, rank, world_size, store) != (None,) * 4
     meeting = None if told or len(chosen) > 1 else next(iter(chosen)).meet(seconds, name)
     if meeting is None:
+        from ..bootstrap.rendezvous import rendezvous
+
         meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store,
                              timeout=timedelta(seconds=seconds), name=name,
                              backend=registry.spelled({backend.name: types for backend, types in chosen.items()}))
@@ -131,6 +134,8 @@ def _announce(group: Group, name: str, routes: Sequence[Route]) -> None:
 
 
 def _open(meeting: Rendezvous, backend: Backend, timeout: float, name: str) -> Communicator:
+    from ..bootstrap.gathering import Gathering
+
     gathering = Gathering(meeting.store, meeting.rank, meeting.size, meeting.secret)
     try:
         settings.check()  # here, where the others are told why
