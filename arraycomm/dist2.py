@@ -8,8 +8,6 @@ nothing registers, and a process may have ranks in several worlds.
 docs/dist2.md describes it. Everything is made of arraycomm.distributed: the same groups, options, stores and Works.
 """
 
-from __future__ import annotations
-
 from arraycomm.distributed._dist2 import (
     ProcessGroup,
     ProcessGroupFactory,

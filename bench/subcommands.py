@@ -1,7 +1,5 @@
 """What arraycomm-bench does beside measuring collectives: each is the module of its name, with options of its own."""
 
-from __future__ import annotations
-
 SUBCOMMANDS = {
     "compare": "beside MPI, gloo, MLX, JAX and others, in turns: one table of ratios",
     "tune": "which algorithm is fastest here from how many bytes on, as a file for ARRAYCOMM_TUNING",

@@ -12,8 +12,7 @@ from arraycomm.launch.spawn import spawn
 
 def run(ranks: int, function: Callable[..., Any], *arguments: Any) -> Any:
     """function(*arguments) on every rank, where it may call init(). Gives the first rank's result. Raises as spawn()."""
-    found = spawn(_rank, (function, *arguments), ranks)
-    return found[0]  # type: ignore[index]
+    return spawn(_rank, (function, *arguments), ranks)[0]  # type: ignore[index]
 
 
 @contextmanager

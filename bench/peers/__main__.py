@@ -3,8 +3,6 @@
 Run by path, under the contender's own interpreter. FILE is a module of this folder or the absolute path of another.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

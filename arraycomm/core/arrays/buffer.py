@@ -19,8 +19,6 @@ memoryview or a DLPack capsule of it; None where arraycomm allocated the memory 
 host Buffers. The type is compiled (native/reader/buffer.c), because one is made for every array of every call.
 """
 
-from __future__ import annotations
-
 from arraycomm._engine import Buffer
 
 __all__ = ["Buffer"]

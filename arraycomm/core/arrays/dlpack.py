@@ -31,8 +31,6 @@ be read; ValueError for an output that cannot be written; MemoryError.
 Sources: DLPack 1.3 (https://dmlc.github.io/dlpack/latest/), PEP 3118.
 """
 
-from __future__ import annotations
-
 from arraycomm._engine import adopt, allocate, give_back, overlaps, pack, resolve, resolve_out, wrap
 from arraycomm._engine import writable as writable_memory
 

@@ -56,6 +56,8 @@ class _Ranks:
         self._routes, self._groups = _open(n, seconds_of(timeout))
         self._results: list[Any] = [None] * n
         self._failures: list[tuple[int, BaseException]] = []  # in the order of time
+        self._ended: list[int] = []
+        self._end_of_one = threading.Semaphore(0)
         self._threads = [threading.Thread(target=contextvars.copy_context().run, args=(self._run, rank), daemon=True,
                                           name=f"rank {rank} of {n}") for rank in range(n)]
 
@@ -71,6 +73,9 @@ class _Ranks:
         except BaseException as error:
             if all(error is not known for _, known in self._failures):  # of closing
                 self._failures.append((rank, error))
+        finally:
+            self._ended.append(rank)
+            self._end_of_one.release()
 
     def results(self) -> list[Any]:
         try:
@@ -92,11 +97,15 @@ class _Ranks:
         return self._results
 
     def _wait(self, seconds: float = float("inf")) -> None:
-        """In turns: what one rank raises in another's thread comes between them."""
-        for thread in self._threads:
-            while thread.is_alive() and seconds > 0:
-                thread.join(_LOOK)
-                seconds -= _LOOK
+        """In turns: what one rank raises in another's thread comes between them. Not by join(), which takes a thread for ended
+        where an exception comes meanwhile (CPython 3.11)."""
+        while seconds > 0:
+            begun = [thread for thread in self._threads if thread.ident is not None]
+            if len(self._ended) == len(begun):
+                for thread in begun:
+                    thread.join()
+                return
+            seconds -= 0 if self._end_of_one.acquire(timeout=_LOOK) else _LOOK
 
     def _end(self, why: str) -> None:
         import ctypes  # as good as never
@@ -105,7 +114,7 @@ class _Ranks:
             if not group.closed:
                 group.abort(why)
         self._wait(_SOON)
-        for thread in self._threads:
-            if thread.is_alive() and thread.ident is not None:
+        for rank, thread in enumerate(self._threads):
+            if rank not in self._ended and thread.ident is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
         self._wait(_LAST)

@@ -12,8 +12,7 @@
 #define CONVERT static inline __attribute__((always_inline))
 
 /* The same bits as another type. */
-#define REINTERPRET(name, from, to) \
-    CONVERT to name(from value) { to same; memcpy(&same, &value, sizeof same); return same; }
+#define REINTERPRET(name, from, to) CONVERT to name(from value) { to same; memcpy(&same, &value, sizeof same); return same; }
 REINTERPRET(float_of, uint32_t, float)
 REINTERPRET(bits_of, float, uint32_t)
 REINTERPRET(double_of, uint64_t, double)

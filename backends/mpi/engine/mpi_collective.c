@@ -178,10 +178,7 @@ static int comm_open(struct acomm_op *op)
     if (!all)
         return FABRIC_CANNOT;
     rc = wait_until(op, m, comm_made);
-    if (rc)
-        return rc;
-    m->none = m->code != 0;
-    rc = all_say(op, !m->none, &all);
+    rc = rc ? rc : all_say(op, m->code == 0, &all);
     if (rc)
         return rc;
     m->none = !all;

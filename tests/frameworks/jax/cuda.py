@@ -20,7 +20,8 @@ import arraycomm
 import arraycomm.frameworks.jax as comm
 from arraycomm._engine import ffi, lib
 from arraycomm.core.gpu.runtime import runtime
-from arraycomm.frameworks.jax import eager, errors
+from arraycomm.frameworks.jax import eager
+from arraycomm.frameworks.jax.errors import check as errors_check
 from arraycomm.frameworks.jax.operations import reduce_parts
 from tests.standin import arrays
 
@@ -108,7 +109,7 @@ def operations(context: Context) -> None:
             context.check(np.array_equal(y.numpy(), want), f"{name}: {y.numpy()}, not {want}")
         else:
             context.check(y is not None or want is None or name == "recv" and rank == 0, f"{name} has no result")
-    errors.check()
+    errors_check()
 
 
 def _one(function: Callable[[Any], Any], x: np.ndarray[Any, Any]) -> arrays.Array | str | None:
@@ -169,8 +170,8 @@ def faults(context: Context) -> None:
             y = enqueued(lambda x: comm.all_reduce(x, group=group), one)  # nobody else comes
             context.check(isinstance(y, arrays.Array), f"{y}")
             arrays.cuda().call("cudaStreamSynchronize", arrays.current_stream())
-            raises(context, "what was under way", errors.check, (arraycomm.Aborted, arraycomm.PeerLost), "of the test")
-            errors.check()  # once
+            raises(context, "what was under way", errors_check, (arraycomm.Aborted, arraycomm.PeerLost), "of the test")
+            errors_check()  # once
         else:
             time.sleep(0.1)  # until it is under way there; where it is not, the call itself fails
             group.abort("of the test")
