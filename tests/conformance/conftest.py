@@ -11,7 +11,7 @@ import pytest
 from .mpi import LIBRARIES
 from .worlds import Settings, World
 
-SIZES = {"shm": (1, 2, 8), "tcp": (2, 5)}  # without --all-sizes, by which tests/sanitized and `tests/run --quick` take 3
+SIZES = {"shm": (1, 2, 5, 8), "tcp": (2, 5)}  # without --all-sizes, by which tests/sanitized and `tests/run --quick` take 3
 EVERY_SIZE = (1, 2, 3, 4, 5, 8)
 # Over memory that ranks share beside MPI, and by its messages alone; without --mpi-all.
 MPI_WORLDS = [("openmpi", 2, "tcp"), ("mpich", 3, "auto")]
