@@ -72,7 +72,7 @@ __all__ = [
 
 
 def get_include() -> str:
-    """The folder of arraycomm.h, the C API (docs/c-api.md)."""
+    """The folder of arraycomm.h, the C API (docs/reference/c-api.md)."""
     return f"{__path__[0]}/include"
 
 

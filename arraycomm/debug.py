@@ -1,4 +1,4 @@
-"""The debug page: `from arraycomm.debug import start_debug_server`. See docs/debug.md."""
+"""The debug page: `from arraycomm.debug import start_debug_server`. See docs/guide/debug.md."""
 
 from .monitor.page import DebugServer, start_debug_server
 

@@ -5,7 +5,7 @@ nothing registers, and a process may have ranks in several worlds.
     group = dist2.new_group("gloo", timeout=timedelta(seconds=60), device="cpu")
     group.allreduce(x).wait()
 
-docs/dist2.md describes it. Everything is made of arraycomm.distributed: the same groups, options, stores and Works.
+docs/reference/dist2.md describes it. Everything is made of arraycomm.distributed: the same groups, options, stores and Works.
 """
 
 from arraycomm.distributed._dist2 import (

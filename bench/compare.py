@@ -35,7 +35,7 @@ from .turns import Task, Turns
 Cells = dict[tuple[int, Task], Cell]  # by number of ranks and task
 PEERS = tuple(name for name in LIBRARIES if name.partition("/")[0] != "ours")
 SIZES = "8,1K,64K,1M,16M,256M"
-_EPILOG = """peers (docs/benchmark.md) and what they need:
+_EPILOG = """peers (docs/guide/benchmark.md) and what they need:
 {}
   mpi4py    openmpi, mpich and impi: mpi4py over each of these libraries
 
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     add("--python", type=_pair, action="append", default=[], metavar="PEER=PATH",
         help="another interpreter, or environment, for a contender")
     add("--peer", type=_pair, action="append", default=[], metavar="NAME=FILE",
-        help="a contender of your own, see docs/benchmark.md")
+        help="a contender of your own, see docs/guide/benchmark.md")
     add("--timeout", type=float, default=120.0, metavar="SECONDS", help="for one batch or start-up (120)")
     add("--percentiles", action="store_true", help="p50, p95, p99 of single calls too; JSON and CSV have them anyway")
     add("--json", metavar="FILE", help="everything measured, as JSON")

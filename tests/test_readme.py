@@ -1,4 +1,4 @@
-"""The programs of README.md and docs/start.md, mpi4py's tutorial, and the way to go on without a lost rank, run as they are."""
+"""The programs of README.md and of the guides, and the way to go on without a lost rank, run as they are."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_the_front_page_has_two_screens() -> None:
 
 
 def after(heading: str, kind: str, count: int = 1) -> list[str]:
-    """The first blocks of this kind under the heading of docs/start.md."""
-    text = (ROOT / "docs/start.md").read_text().partition(f"\n## {heading}\n")[2]
+    """The first blocks of this kind under the heading of docs/guide/start.md."""
+    text = (ROOT / "docs/guide/start.md").read_text().partition(f"\n## {heading}\n")[2]
     return re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)[:count]
 
 
@@ -94,7 +94,7 @@ if rank == 1:
 if rank == 0:
     print(squares, table[:, 0], high[99])
 """
-    out = run(tmp_path / "program.py", blocks("docs/from-mpi4py.md")[0] + seen, "-m", "arraycomm.launch", "--nproc-per-node", "3")
+    out = run(tmp_path / "program.py", blocks("docs/guide/from-mpi4py.md")[0] + seen, *LAUNCH, "-n", "3")
     assert sorted(out.splitlines()) == [
         "[rank 0] [0, 1, 4] [0 1 2] 99",
         "[rank 1] 99 1 None (300,) 3 None [[3. 3. 3.]] [ 1 11 21] [0 1 1 2 2 2] [1 1 1] 1",
@@ -112,6 +112,6 @@ if group.rank == 0:
     seen = """
 print(group.all_reduce(np.ones(2)))
 """
-    out = run(tmp_path / "program.py", given + next(block for block in blocks("docs/semantics.md") if "PeerLost" in block) + seen,
-              "-m", "arraycomm.launch", "--keep-going", "--nproc-per-node", "3")
+    (shown,) = (block for block in blocks("docs/reference/semantics.md") if "PeerLost" in block)
+    out = run(tmp_path / "program.py", given + shown + seen, *LAUNCH, "--keep-going", "-n", "3")
     assert sorted(out.splitlines()) == ["[rank 1] [2. 2.]", "[rank 2] [2. 2.]"]

@@ -2,7 +2,7 @@
 
     import arraycomm.distributed as dist
 
-What it does is in docs/distributed.md; where the names come from stands below, one line per module.
+What it does is in docs/reference/distributed.md; where the names come from stands below, one line per module.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def _terminal(device: Callable[[int], Any] = os.fstat) -> str:
 def start_debug_server(port: int = 25999, worker_port: int = 0, start_method: str | None = None, dump_dir: str | None = None,
                        dump_interval: float = 60.0, enabled_dumps: set[str] | None = None, handlers: Any = None,
                        fetch_timeout: float = 60.0) -> None:
-    """arraycomm.debug's page of the default group (docs/debug.md); all ranks call it. The address is logged on rank 0.
+    """arraycomm.debug's page of the default group (docs/guide/debug.md); all ranks call it. The address is logged on rank 0.
 
     port: on rank 0, on loopback only; 0 takes a free one. dump_dir, dump_interval (seconds), enabled_dumps: into what folder
     of rank 0's host, how often and which of "stacks" and "fr_trace" are written. fetch_timeout: seconds that the page waits
@@ -192,7 +192,7 @@ def start_debug_server(port: int = 25999, worker_port: int = 0, start_method: st
                          "beside each one sends what the page shows to rank 0's")
     if handlers is not None:
         raise ValueError("start_debug_server(): handlers must be left out: torch's ask torch's server in each rank, which is not "
-                         "here; programs read the page's /state, /metrics and /stacks (docs/debug.md)")
+                         "here; programs read the page's /state, /metrics and /stacks (docs/guide/debug.md)")
     if start_method not in (None, "spawn", "fork", "forkserver"):
         raise ValueError(f'start_debug_server() takes start_method "spawn", "fork", "forkserver" or None, not {start_method!r}')
     if start_method in ("fork", "forkserver"):

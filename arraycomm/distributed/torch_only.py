@@ -14,7 +14,7 @@ MODULES = frozenset(("algorithms.model_averaging", "autograd", "checkpoint", "el
 def advice(name: str) -> str:
     return (f"torch.distributed.{name} works on torch's own groups, which arraycomm.distributed does not make: call "
             "torch.distributed.init_process_group(\"arraycomm\"), which runs on the same engine, and import it from "
-            "torch.distributed (docs/torch.md)")
+            "torch.distributed (docs/guide/torch.md)")
 
 
 class _Finder:

@@ -1,5 +1,5 @@
-/* What an engine in C needs to be a backend of arraycomm: docs/design.md, "A backend". Its half in Python gives the addresses of an
- * acomm_entries and of its group to arraycomm._engine.Shortcut(), and so has the fast path of Group's methods, Work, handles for
+/* What an engine in C needs to be a backend of arraycomm: docs/internals/design.md, "A backend". Its half in Python gives the addresses
+ * of an acomm_entries and of its group to arraycomm._engine.Shortcut(), and so has the fast path of Group's methods, Work, handles for
  * compiled programs and the flight recorder. Codes, kinds, types and acomm_call are arraycomm.h's; a row of operations.def says what
  * a kind means. Plain C declarations only. */
 #ifndef ACOMM_BACKEND_H

@@ -58,7 +58,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--no-prefix", dest="prefix", action="store_false", help="pass output on without [rank R] before each line")
     add("--as-gloo", action="store_true", help="what asks torch.distributed for gloo gets arraycomm: ARRAYCOMM_TORCH_AS=gloo")
     add("--mpi", action="store_true", help=argparse.SUPPRESS)
-    add("--jax", action="store_true", help="JAX's own collectives between the ranks run over arraycomm, see docs/jax.md")
+    add("--jax", action="store_true", help="JAX's own collectives between the ranks run over arraycomm, see docs/guide/jax.md")
     parser.add_argument("program", help="script, module or program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
 

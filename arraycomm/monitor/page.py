@@ -4,7 +4,7 @@
     server = start_debug_server(group)
     print(server.url)  # on rank 0
 
-Nothing here is loaded, and nothing costs, unless it is started. docs/debug.md
+Nothing here is loaded, and nothing costs, unless it is started. docs/guide/debug.md
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The MPI backend: the socket backend's engine, with links over an MPI library between hosts. Open MPI, MPICH, Intel MPI and the
-MPI-5 ABI, bound at run time. See docs/mpi.md."""
+MPI-5 ABI, bound at run time. See docs/guide/mpi.md."""
 
 from __future__ import annotations
 

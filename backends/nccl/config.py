@@ -29,7 +29,7 @@ def check(nccl: Library, options: Mapping[str, Any]) -> None:
                                f"{version_text(nccl.version)}")
     for name in ("splitShare", "shrinkShare"):
         if options.get(name) not in (None, 0, UNSET):
-            log().warning("NCCL's option %s has no effect: each group makes a communicator of its own (docs/gpu.md)", name)
+            log().warning("NCCL's option %s has no effect: each group makes a communicator of its own (docs/guide/gpu.md)", name)
 
 
 def make(nccl: Library, options: Mapping[str, Any]) -> tuple[Any, list[Any]]:

@@ -1,4 +1,4 @@
-"""docs/settings.md, made of the table of settings. `python -m tests.core.settings_page` writes it."""
+"""docs/reference/settings.md, made of the table of settings. `python -m tests.core.settings_page` writes it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from arraycomm.core.base.settings import TABLE
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
 _HEAD = """# Settings
 
 Settings are environment variables. `arraycomm-info` prints them with their current values and the source of each. If ranks

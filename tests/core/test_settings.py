@@ -15,7 +15,7 @@ from arraycomm.core.base import settings
 
 from .settings_page import PAGE, page
 
-ROOT = PAGE.parents[1]
+ROOT = PAGE.parents[2]
 _BUILDING = {"ARRAYCOMM_BUILD_SANITIZE"}  # of who builds, and what tests are told, is no setting
 COMPARED = [name for name, row in settings.TABLE.items() if row.ranks == settings.EQUAL]
 

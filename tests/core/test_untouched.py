@@ -39,6 +39,6 @@ def test_the_engine_calls_nothing_that_changes_it() -> None:
     assert {b"pthread_create", b"mmap", b"sched_yield"} <= names  # which it does call
     foreign = sorted(name.decode() for name in names if FOREIGN.fullmatch(name.decode()))
     assert foreign == ["sigaction"], foreign
-    # Under JAX's own collectives, of SIGABRT, once another process is lost: docs/jax.md, "Errors".
+    # Under JAX's own collectives, of SIGABRT, once another process is lost: docs/guide/jax.md, "Errors".
     sources = [path for top in ("arraycomm", "backends") for path in (ROOT / top).rglob("*.c")]
     assert [path.name for path in sources if "sigaction(" in path.read_text()] == ["mpi_last_word.c"]

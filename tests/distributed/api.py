@@ -1,5 +1,5 @@
 """The facade and dist2 beside the names, parameters and defaults of torch's: `python -m tests.distributed.api` writes the tables
-docs/distributed-api.md and docs/dist2-api.md.
+docs/reference/distributed-api.md and docs/reference/dist2-api.md.
 
 torch_distributed_2.13.json and torch_dist2.json hold what is compared. Parameters and names that begin with an underscore are
 nobody's to rely on and are left out, as are the methods that Backend has from str. differences.py gives the reason for each
@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 from .differences import ENVIRONMENT, REASONS
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference"
 
 
 class Side(NamedTuple):
-    """What is compared: the data beside this file, and the package of ours. table: in docs."""
+    """What is compared: the data beside this file, and the package of ours. table: in docs/reference."""
 
     file: str
     package: str

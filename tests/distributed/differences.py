@@ -15,7 +15,7 @@ REASONS: dict[str, str] = {
 }
 
 ENVIRONMENT: dict[str, str] = {
-    "TORCH_CPP_LOG_LEVEL": "sets the level of Python's logger \"arraycomm\" (docs/distributed.md, Debugging)",
+    "TORCH_CPP_LOG_LEVEL": "sets the level of Python's logger \"arraycomm\" (docs/reference/distributed.md, Debugging)",
     "TORCH_GLOO_LAZY_INIT": "no effect: connections are always made when they are first needed",
     "TORCH_SHOW_CPP_STACKTRACES": "the stacks are Python's",
     "USE_LIBUV": "only reported by TCPStore.libuvBackend: there is one server, in C, for as many clients as descriptors allow",

@@ -1,4 +1,4 @@
-"""A device's reductions, bit for bit what docs/semantics.md says: `python -m tests.gpu.parts kernels`. One process."""
+"""A device's reductions, bit for bit what docs/reference/semantics.md says: `python -m tests.gpu.parts kernels`. One process."""
 
 from __future__ import annotations
 

@@ -283,5 +283,5 @@ def registered(rank: int, size: int, port: int, device: str) -> None:
     except RuntimeError as error:
         assert "tensors in host memory" in str(error), error
     else:
-        raise AssertionError("a backend for CUDA, of which docs/torch.md says that there is none")
+        raise AssertionError("a backend for CUDA, of which docs/guide/torch.md says that there is none")
     theirs.destroy_process_group()

@@ -1,8 +1,8 @@
 """Every ARRAYCOMM_* variable in one table.
 
 A setting is read when it is needed, never at import: a launcher or a test may set it in between. To add one, add a row, and run
-`python -m tests.core.settings_page`, which writes docs/settings.md; `arraycomm-info` prints the table. Foreign variables that we
-honour stand in `fallbacks`.
+`python -m tests.core.settings_page`, which writes docs/reference/settings.md; `arraycomm-info` prints the table. Foreign
+variables that we honour stand in `fallbacks`.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ TABLE: dict[str, Setting] = {
                 ranks="equal"),
         Setting("ARRAYCOMM_TORCH_STORE", "0", "1: the stores of the launchers and of arraycomm.distributed speak torch's "
                 "protocol, which has no secret, between hosts too", flag=True),
-        Setting("ARRAYCOMM_TORCH_AS", "", "gloo: requests of torch.distributed for gloo get arraycomm, see docs/torch.md; set "
-                "by arraycomm-run --as-gloo", ranks="set on all or on none"),
-        Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is searched for, see docs/mpi.md",
+        Setting("ARRAYCOMM_TORCH_AS", "", "gloo: requests of torch.distributed for gloo get arraycomm, see docs/guide/torch.md; "
+                "set by arraycomm-run --as-gloo", ranks="set on all or on none"),
+        Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is searched for, see docs/guide/mpi.md",
                 ranks="the same library"),
         Setting("ARRAYCOMM_NCCL_LIBRARY", "", "path of libnccl.so.2; else the loaded one, a package's or the system's"),
         Setting("ARRAYCOMM_NCCL_SYMMETRIC", "0", "1: group.empty() registers memory on GPUs with NCCL, which does not compare "
-                "how ranks use it, see docs/gpu.md", ranks="on if all ranks have it on", flag=True),
+                "how ranks use it, see docs/guide/gpu.md", ranks="on if all ranks have it on", flag=True),
         Setting("ARRAYCOMM_BACKEND", "", "the backend, if init() names none",
                 ranks="equal; compared at the rendezvous, except for ranks over MPI on several hosts"),
-        Setting("ARRAYCOMM_JAX", "0", "1: JAX's own collectives between processes on CPUs run over arraycomm, see docs/jax.md; "
-                "set by `arraycomm-run --jax`", ranks="equal", flag=True),
+        Setting("ARRAYCOMM_JAX", "0", "1: JAX's own collectives between processes on CPUs run over arraycomm, see "
+                "docs/guide/jax.md; set by `arraycomm-run --jax`", ranks="equal", flag=True),
         Setting("ARRAYCOMM_CUDA_IPC", "1", "0: ranks of a host do not copy from each other's GPUs; all their arrays are staged",
                 ranks="on if all ranks of a host have it on", flag=True),
         Setting("ARRAYCOMM_CUDART_LIBRARY", "", "path of libcudart.so, for arrays on GPUs; empty: it is searched for"),

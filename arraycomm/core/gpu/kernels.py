@@ -2,7 +2,8 @@
 
 In NVIDIA's PTX, the text that the driver compiles for the device that it finds ("Parallel Thread Execution ISA"): so nothing is
 compiled before, and nothing but the driver is needed. Every rank's part is an operand of its own, in rank order, and all steps
-are those of the host's engine (docs/semantics.md), to the bit: no step is fused with another, and narrow floats are rounded once.
+are those of the host's engine (docs/reference/semantics.md), to the bit: no step is fused with another, and narrow floats are
+rounded once.
 """
 
 from __future__ import annotations

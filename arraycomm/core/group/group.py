@@ -447,8 +447,8 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, SymmetricArrays, Short
         return Cart(self, dims, periods)
 
     def handle(self) -> int:
-        """The group's number for native code (docs/c-api.md). Then it lives until it is closed, referred to or not. TypeError
-        where its backend moves no arrays of the host."""
+        """The group's number for native code (docs/reference/c-api.md). Then it lives until it is closed, referred to or not.
+        TypeError where its backend moves no arrays of the host."""
         return self._routes.handle(self)
 
     def check_peers(self) -> None:

@@ -61,7 +61,7 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
          name: str = "world") -> Group:
     """The group of all ranks. Every rank calls it; it returns when all have come.
 
-    With backend "mpi" the ranks are MPI_COMM_WORLD's, and nothing else needs to be said (docs/mpi.md).
+    With backend "mpi" the ranks are MPI_COMM_WORLD's, and nothing else needs to be said (docs/guide/mpi.md).
 
     init_method: "env://" (default: what the launcher, torchrun, mpirun, srun or a Kubernetes indexed job set),
         "tcp://host:port" or "file:///path"; or give `store`. A process without any of these is a world of its own.

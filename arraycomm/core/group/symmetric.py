@@ -26,8 +26,8 @@ class SymmetricArrays:
 
         Collectives whose arrays are all symmetric read and write the peers' arrays in place; for everything else it is an
         array like any other. Where not all ranks are on one host and share memory it is one, and with a warning where a rank's
-        address space is limited (`ulimit -v`); on GPUs, unless ARRAYCOMM_NCCL_SYMMETRIC is 1 on all ranks (docs/gpu.md: what
-        the program must see to then).
+        address space is limited (`ulimit -v`); on GPUs, unless ARRAYCOMM_NCCL_SYMMETRIC is 1 on all ranks (docs/guide/gpu.md:
+        what the program must see to then).
 
         shape: an int or ints; may differ between ranks. dtype: a name ("bfloat16"), a DType, or NumPy's or torch's dtype object.
         like: an array whose library the new one is of, and on whose type of device it lies; None: NumPy.

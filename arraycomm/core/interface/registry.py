@@ -1,7 +1,7 @@
 """Backends by name. A backend is imported when it is first asked for, never before.
 
 To add one: a class that follows core/interface/backend.py, in any package, which names it in its entry points of the group
-"arraycomm.backends" (docs/design.md).
+"arraycomm.backends" (docs/internals/design.md).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Collectives for JAX programs: inside jit, scan, cond, while, vmap, grad and shard_map, and outside. initialize(): JAX's own run
-over arraycomm. See docs/jax.md.
+over arraycomm. See docs/guide/jax.md.
 """
 
 from . import derivatives  # noqa: F401  (it registers its rules)

@@ -1,4 +1,4 @@
-"""JAX's own collectives between processes on CPUs (psum in shard_map, sharded jit), over the engine. See docs/jax.md.
+"""JAX's own collectives between processes on CPUs (psum in shard_map, sharded jit), over the engine. See docs/guide/jax.md.
 
 jaxlib's "mpi" implementation takes MPI's functions from a library that a variable names, and that is the engine
 (../native/mpi_calls.c). Each device is a rank; where a process has several, they are ranks that are threads of it.
@@ -186,7 +186,7 @@ def register() -> None:
     """The next CPU backend that JAX makes has our collectives, where it has other processes."""
     if not hasattr(_jax, "make_mpi_collectives"):
         raise RuntimeError(f'jaxlib {jax.lib.__version__} has no "mpi" collectives, which arraycomm takes the place of: '
-                           "docs/jax.md names the versions that have them")
+                           "docs/guide/jax.md names the versions that have them")
     xla_bridge.register_backend_factory("cpu", _make_client, priority=0, fail_quietly=False)
 
 
@@ -292,8 +292,8 @@ def _meet_by_jax() -> Rendezvous:
         told = state.client.blocking_key_value_get("arraycomm", round(timeout.total_seconds() * 1000))
         port, _, made = told.partition(" ")
         if not (own or made):
-            raise RuntimeError("process 0 of this JAX program has a secret (ARRAYCOMM_SECRET, docs/settings.md), and process "
-                               f"{state.process_id} has none: give all processes the same one")
+            raise RuntimeError("process 0 of this JAX program has a secret (ARRAYCOMM_SECRET, docs/reference/settings.md), and "
+                               f"process {state.process_id} has none: give all processes the same one")
         secret = own or bytes.fromhex(made)
         store = TCPStore(host, int(port), timeout=timeout, secret=secret)
     return rendezvous(store=store, rank=state.process_id, world_size=state.num_processes, name=_NAME, timeout=timeout,

@@ -47,8 +47,8 @@ def _loaded() -> tuple[str, int]:
             address, _, offset, _, _, *path = line.split(maxsplit=5)
             if path and int(offset, 16) == 0 and os.path.basename(path[0].strip()).startswith("libjax_common."):
                 return path[0].strip(), int(address.partition("-")[0], 16)
-    raise RuntimeError("jaxlib has no libjax_common.so here, in which its MPI collectives are: docs/jax.md names the versions "
-                       "that do")
+    raise RuntimeError("jaxlib has no libjax_common.so here, in which its MPI collectives are: docs/guide/jax.md names the "
+                       "versions that do")
 
 
 def _addresses(path: str, *symbols: bytes) -> list[int]:

@@ -72,7 +72,7 @@ MPI_EXPORTED int MPIABI_Finalize(void) { return 0; } /* the groups are Python's 
 
 MPI_EXPORTED int MPIABI_Get_library_version(char *text, int *length)
 {
-    return mpi_give(length, sprintf(text, "arraycomm (docs/jax.md)"));
+    return mpi_give(length, sprintf(text, "arraycomm (docs/guide/jax.md)"));
 }
 
 MPI_EXPORTED int MPIABI_Error_string(int Py_UNUSED(code), char *text, int *length)
@@ -102,7 +102,7 @@ MPI_EXPORTED int MPIABI_Comm_split(struct mpi_comm *Py_UNUSED(parent), int color
 {
     static const char unknown[] =
         "the members of this communicator are not known: this jaxlib keeps them in another way than those that arraycomm knows "
-        "(docs/jax.md names the versions). Use one of these, or jax_cpu_collectives_implementation=gloo";
+        "(docs/guide/jax.md names the versions). Use one of these, or jax_cpu_collectives_implementation=gloo";
     struct mpi_comm *comm = calloc(1, sizeof *comm);
     int32_t *devices = malloc(MPI_ROOM * sizeof *devices);
     *out = comm;
@@ -194,7 +194,7 @@ static const char *mpi_refusal(const struct mpi_comm *comm, int count, const aco
     static const char negative[] =
         "jaxlib counts in 32-bit integers here, in bytes in lax.ppermute and lax.all_to_all, in elements elsewhere, and this array is "
         "too long for that: its count has come as a negative number. From 2^32 on jaxlib moves a part of an array without an error. "
-        "Use several shorter arrays, or arraycomm's own operations in jit (docs/jax.md)";
+        "Use several shorter arrays, or arraycomm's own operations in jit (docs/guide/jax.md)";
     if (comm->why)
         return comm->why;
     if (count < 0)

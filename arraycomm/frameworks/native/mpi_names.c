@@ -23,8 +23,8 @@ MPI_EXPORTED const intptr_t MPIABI_SUCCESS = 0;
 __attribute__((noinline)) static int absent(const char *name)
 {
     char text[300];
-    snprintf(text, sizeof text, "arraycomm has no MPI_%s: it carries the collectives of jaxlib's that are known (docs/jax.md), and this "
-             "jaxlib calls another function; say so to arraycomm, and use jax_cpu_collectives_implementation=gloo until then", name);
+    snprintf(text, sizeof text, "arraycomm has no MPI_%s: it carries the collectives of jaxlib's that are known (docs/guide/jax.md), "
+             "and this jaxlib calls another function; say so to arraycomm, and use jax_cpu_collectives_implementation=gloo until then", name);
     fprintf(stderr, "%s\n", text); /* not every caller looks at the code */
     return mpi_failed(text);
 }

@@ -1,4 +1,4 @@
-"""torch: arraycomm as a backend of torch.distributed. `import arraycomm.frameworks.torch` registers it; docs/torch.md.
+"""torch: arraycomm as a backend of torch.distributed. `import arraycomm.frameworks.torch` registers it; docs/guide/torch.md.
 
     torch.distributed.init_process_group("arraycomm")
 

@@ -1,6 +1,6 @@
 """ARRAYCOMM_TORCH_AS=gloo: what asks torch.distributed for gloo gets the engine of this package, under gloo's name.
 
-For programs and libraries that accept the names of torch's own backends only. See docs/torch.md.
+For programs and libraries that accept the names of torch's own backends only. See docs/guide/torch.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 /* The table: the first row of a kind that fits the layout, the ranks and the bytes wins; the last row of a kind that can
  * run anywhere has no limit. To add an algorithm: its file in this folder and its row here, which declares it as well.
  * `arraycomm-bench tune --table` proposes the limits from measurements, last on 2 cores of a Zen 4, 2, 4 and 8 ranks, 2026-11-27;
- * docs/benchmark.md says which were taken. ARRAYCOMM_TUNING puts a machine's own before them.
+ * docs/guide/benchmark.md says which were taken. ARRAYCOMM_TUNING puts a machine's own before them.
  *
  * ROW(kind, name, function, where, CHECKS | ORDERED, bytes up to, ranks up to (0: any)); see struct algorithm in select.h.
  * The rows of a kind stand together. Bytes are those of the whole array: all ranks' blocks together for the gathering and

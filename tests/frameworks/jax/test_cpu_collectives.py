@@ -115,7 +115,8 @@ def test_a_secret_that_one_process_lacks() -> None:
     first, second = ((*process.communicate(timeout=170), process.returncode)
                      for process in by_address((SECRET, ""), ARRAYCOMM_TIMEOUT="10"))
     assert first[2] == second[2] == 1, (first, second)
-    assert "process 0 of this JAX program has a secret (ARRAYCOMM_SECRET, docs/settings.md), and process 1 has none" in second[1]
+    assert ("process 0 of this JAX program has a secret (ARRAYCOMM_SECRET, docs/reference/settings.md), and process 1 has none"
+            in second[1])
     assert "these ranks did not come: 1; " in first[1], first
 
 
@@ -183,12 +184,12 @@ def test_a_jaxlib_without_the_door_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("MPITRAMPOLINE_LIB", engine.__file__)
     with monkeypatch.context() as patch:
         patch.delattr(_jax, "make_mpi_collectives")
-        with pytest.raises(RuntimeError, match=r'jaxlib \S+ has no "mpi" collectives, .*docs/jax\.md names the versions that'):
+        with pytest.raises(RuntimeError, match=r'jaxlib \S+ has no "mpi" collectives, .*docs/guide/jax\.md names the versions'):
             cpu_collectives.register()
     with monkeypatch.context() as patch:
         maps = "00400000-004e4000 r-xp 00000000 08:02 1 /bin/x\n"
         patch.setattr(trampoline, "open", lambda _: io.StringIO(maps), raising=False)
-        with pytest.raises(RuntimeError, match=r"no libjax_common\.so here, .*docs/jax\.md names the versions"):
+        with pytest.raises(RuntimeError, match=r"no libjax_common\.so here, .*docs/guide/jax\.md names the versions"):
             trampoline.use()
     monkeypatch.setattr(trampoline, "_loaded", lambda: (engine.__file__, 0))
     with pytest.raises(RuntimeError, match=r"has no symbols by which to set it now: start with arraycomm-run --jax, or set MPI"):
@@ -284,7 +285,8 @@ def test_members_that_are_not_found_are_an_error_that_says_what_to_do(library: c
     for _ in range(2):
         assert library.MPIABI_Allreduce(data, data, 1, byte, total, comm)
         assert said(library).startswith("the members of this communicator are not known: this jaxlib keeps them in another way")
-        assert "docs/jax.md names the versions" in said(library) and "jax_cpu_collectives_implementation=gloo" in said(library)
+        assert "docs/guide/jax.md names the versions" in said(library)
+        assert "jax_cpu_collectives_implementation=gloo" in said(library)
     assert library.MPIABI_Comm_free(ctypes.byref(comm)) == 0 and not comm.value
 
 

@@ -112,7 +112,7 @@ def refused_types() -> None:
             except (jax.errors.JaxRuntimeError, ValueError) as error:
                 assert "Unsupported primitive type for reduction" in str(error), error
             else:
-                raise AssertionError(f"{name} is not refused: docs/jax.md has a table that says so")
+                raise AssertionError(f"{name} is not refused: docs/guide/jax.md has a table that says so")
 
 
 def meshes() -> None:

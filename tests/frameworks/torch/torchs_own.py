@@ -23,7 +23,7 @@ from torch.testing._internal.distributed.distributed_test import DistributedTest
 
 import arraycomm.frameworks.torch  # noqa: F401  registers the back end
 
-# For other devices and back ends; what torch refuses for all but its own (docs/torch.md); and what asks for names as it runs.
+# For other devices and back ends; what torch refuses for all but its own (docs/guide/torch.md); what asks for names as it runs.
 _AS_GLOO = bool(os.environ.get("ARRAYCOMM_TORCH_AS"))
 _ELSEWHERE = re.compile("nccl|cuda" + "|syncbatchnorm|sync_batch_norm|monitored_barrier|compile|mixed_precision|"
                         "accumulate_gradients_no_sync" * (not _AS_GLOO), re.IGNORECASE)

@@ -5,8 +5,8 @@
  *
  * The results of one segment travel together with the parts of the next. Between hosts parts go further ahead, so that links do not
  * idle while a segment is waited for: it comes a network's delay after it was sent, and of several connections one is always late
- * (docs/tcp.md). Inside a host that gains nothing, as more bytes under way are fewer in the caches. reduce_scatter, which has no
- * results on their way, takes larger segments instead.
+ * (docs/internals/tcp.md). Inside a host that gains nothing, as more bytes under way are fewer in the caches. reduce_scatter, which
+ * has no results on their way, takes larger segments instead.
  *
  * Headers travel before the first parts, which nobody takes from a peer whose header differs, and nothing is written into the
  * array before all have been compared: a turn of all ranks less than comparing first. */
