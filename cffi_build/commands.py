@@ -28,7 +28,8 @@ LIMITED = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_D
 FLAGS = ["-std=gnu11", "-ffp-contract=off", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-pthread"]
 JOBS = 2
 ARCHIVED = ("arraycomm", "backends", "bench", "cffi_build", "tests", "docs", "examples", ".ci", ".github")
-FILES = ("LICENSE", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", ".clang-format", ".editorconfig", ".pre-commit-config.yaml")
+FILES = ("LICENSE", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", ".clang-format", ".editorconfig", ".pre-commit-config.yaml",
+         "mkdocs.yml")
 
 
 def sanitizers() -> list[str]:
