@@ -436,7 +436,7 @@ def test_a_close_that_raises_is_told() -> None:
         part = world.split(0)
         assert part is not None
         attach(part, Ends())
-        part.on_close(raises)
+        part._end_with(raises)
         with pytest.raises(arraycomm.PeerLost, match="no peer came"):
             part.close()
         assert ended == [part.name]

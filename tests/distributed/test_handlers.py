@@ -61,10 +61,10 @@ def test_an_error_after_the_operation_is_no_refusal(alone: None, monkeypatch: py
 def test_what_is_not_plain_is_declined_and_not_refused(alone: None) -> None:
     core: Any = dist.group.WORLD.core  # type: ignore[union-attr]
     for x in (object(), "text", np.ones((4, 4)).T, np.ones(4, object), None):
-        assert core.plain_all_reduce(x, "sum", out=x) is NotImplemented
+        assert core._plain_all_reduce(x, "sum", out=x) is NotImplemented
     x = np.ones(4)
-    assert core.plain_all_reduce(x, "", out=x) is core.plain_all_reduce(x, "sum", out=object()) is NotImplemented
-    assert core.plain_all_reduce(x, "sum", out=x) is x and core.plain_barrier() is None
+    assert core._plain_all_reduce(x, "", out=x) is core._plain_all_reduce(x, "sum", out=object()) is NotImplemented
+    assert core._plain_all_reduce(x, "sum", out=x) is x and core._plain_barrier() is None
     with pytest.raises(TypeError, match="tensor"):
         dist.all_reduce(object())
 

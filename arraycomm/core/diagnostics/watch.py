@@ -218,9 +218,9 @@ def _watched(name: str) -> ShortcutMethod:
 
 for _name in RECORDED:
     setattr(Watched, _name, _watched(_name))
-    if hasattr(Group, f"plain_{_name}"):
+    if hasattr(Group, f"_plain_{_name}"):
         _short = Group.__dict__[_name]
-        setattr(Watched, f"plain_{_name}", ShortcutMethod(_short.kind, *parameters(_short.__wrapped__), None, False, True))
+        setattr(Watched, f"_plain_{_name}", ShortcutMethod(_short.kind, *parameters(_short.__wrapped__), None, False, True))
 
 
 def attach(group: Group, watcher: Watcher) -> None:

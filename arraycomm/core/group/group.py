@@ -385,13 +385,13 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, SymmetricArrays, Short
 
     # Native calls that have no slow path behind them: NotImplemented where that would be needed, and nothing was sent. So who has
     # a slow path of its own takes no error for a refusal: it may be a signal handler's, after the operation.
-    plain_all_reduce = _plain(all_reduce)
-    plain_broadcast = _plain(broadcast)
-    plain_all_gather = _plain(all_gather)
-    plain_reduce_scatter = _plain(reduce_scatter)
-    plain_barrier = _plain(barrier)
-    plain_send = _plain(send)
-    plain_recv = _plain(recv)
+    _plain_all_reduce = _plain(all_reduce)
+    _plain_broadcast = _plain(broadcast)
+    _plain_all_gather = _plain(all_gather)
+    _plain_reduce_scatter = _plain(reduce_scatter)
+    _plain_barrier = _plain(barrier)
+    _plain_send = _plain(send)
+    _plain_recv = _plain(recv)
 
     # ---- groups ----
 
@@ -486,7 +486,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, SymmetricArrays, Short
             while self._children:
                 steps.callback(self._children.pop()._end, reason)
 
-    def on_close(self, function: Callable[[], None] | None) -> None:
+    def _end_with(self, function: Callable[[], None] | None) -> None:
         """What close() calls at its end, instead of what it called so far."""
         self._on_close = function
 

@@ -32,7 +32,7 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
     """
     if group is None and device_ids is None and timeout is None and not async_op and not current.profiler._is_profiler_enabled:
         short: Any = getattr(current.default, "plain", None)
-        if short is not None and short.plain_barrier() is not NotImplemented:
+        if short is not None and short._plain_barrier() is not NotImplemented:
             return None
     pg = entered(group, "barrier")
     if pg is None:

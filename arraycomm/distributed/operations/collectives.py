@@ -34,7 +34,7 @@ def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | N
     """
     short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
     short = getattr(short, "plain", None)
-    done = NotImplemented if short is None else short.plain_all_reduce(tensor, getattr(op, "plain", ""), out=tensor,
+    done = NotImplemented if short is None else short._plain_all_reduce(tensor, getattr(op, "plain", ""), out=tensor,
                                                                        async_op=async_op)
     if done is not NotImplemented:
         return Work(done, (tensor,)) if async_op else None
@@ -75,7 +75,7 @@ def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = 
     """The array of rank src (of the world; or group_src, of the group), written into every other rank's."""
     if group is None and group_src is None and src is not None and not current.profiler._is_profiler_enabled:
         short: Any = getattr(current.default, "rooted", None)
-        done = NotImplemented if short is None else short.plain_broadcast(tensor, src, out=tensor, async_op=async_op)
+        done = NotImplemented if short is None else short._plain_broadcast(tensor, src, out=tensor, async_op=async_op)
         if done is not NotImplemented:
             return Work(done, (tensor,)) if async_op else None
     pg = entered(group, "broadcast")
@@ -92,7 +92,7 @@ def all_gather_single(output_tensor: Any, input_tensor: Any, group: ProcessGroup
     """Every rank's input, in rank order, in one output on every rank: joined along the first dimension, or stacked."""
     short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
     short = getattr(short, "plain", None)
-    done = NotImplemented if short is None else short.plain_all_gather(input_tensor, out=output_tensor, async_op=async_op)
+    done = NotImplemented if short is None else short._plain_all_gather(input_tensor, out=output_tensor, async_op=async_op)
     if done is not NotImplemented:
         return Work(done, (output_tensor,)) if async_op else None
     return _all_gather_single(output_tensor, input_tensor, group, bool(async_op))
@@ -122,7 +122,7 @@ def reduce_scatter_single(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, 
     """The reduction of every rank's input, cut into one part a rank: joined along the first dimension, or stacked."""
     short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
     short = getattr(short, "plain", None)
-    done = NotImplemented if short is None else short.plain_reduce_scatter(input, getattr(op, "plain", ""), out=output,
+    done = NotImplemented if short is None else short._plain_reduce_scatter(input, getattr(op, "plain", ""), out=output,
                                                                            async_op=async_op)
     if done is not NotImplemented:
         return Work(done, (output,)) if async_op else None

@@ -17,7 +17,7 @@ from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import member, state
 from .work import Several, Work, ended
 
-current: Any = state  # for plain calls, current.default.plain.plain_all_reduce(...): there may be neither the one nor the other.
+current: Any = state  # for plain calls, current.default.plain._plain_all_reduce(...): there may be neither the one nor the other.
 # What these do not take the slow path does, which finds out what is the matter.
 _SMALL = 1 << 16  # bytes: above, an operation of its own costs less than copying into a common one and back
 _LEVEL = 4  # frames from world.member() to who called the function that calls entered()

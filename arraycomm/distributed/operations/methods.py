@@ -28,7 +28,7 @@ from .work import Several, Work
 if TYPE_CHECKING:
     from ..process_groups.process_group import ProcessGroup
 
-_TIMED = frozenset((*RECORDED, *(f"plain_{name}" for name in RECORDED)))
+_TIMED = frozenset((*RECORDED, *(f"_plain_{name}" for name in RECORDED)))
 
 
 class Timed:

@@ -25,7 +25,7 @@ def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None,
     """Sends an array; returns when it may be changed again. ValueError for this rank itself, and outside of the group."""
     if group is None and group_dst is None and dst is not None and packed(tensor) and not current.profiler._is_profiler_enabled:
         short: Any = getattr(current.default, "rooted", None)
-        if short is not None and dst != short.rank and short.plain_send(tensor, dst, tag) is not NotImplemented:
+        if short is not None and dst != short.rank and short._plain_send(tensor, dst, tag) is not NotImplemented:
             return
     pg = resolve(group)
     to = arguments.other(pg, _rank("dst", pg, dst, group_dst))
@@ -43,7 +43,7 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
     if group is None and group_src is None and not current.profiler._is_profiler_enabled:
         short: Any = getattr(current.default, "rooted", None)
         alone = short is None or src == short.rank or (src is None and short.size == 1)
-        got = NotImplemented if alone else short.plain_recv(src, tag, out=tensor)
+        got = NotImplemented if alone else short._plain_recv(src, tag, out=tensor)
         if got is not NotImplemented:
             return int(got.source)
     pg = entered(group, "irecv")

@@ -175,9 +175,9 @@ class Members:
 
         core = open_world(meeting, self.config, self.core.timeout, None, self.bound_device_id)
         former, closing = untimed(self.core), self.meeting.close
-        core.on_close(closing)  # the store stays until the last members leave
+        core._end_with(closing)  # the store stays until the last members leave
         if not isinstance(former, Nobody):
-            former.on_close(None)
+            former._end_with(None)
         former.close("reconfigure()")
         if state.default is self:
             state.meeting = meeting

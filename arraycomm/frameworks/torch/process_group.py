@@ -139,7 +139,7 @@ class ProcessGroup(dist.ProcessGroup):
             async_op, limit, short = opts.asyncOp, opts.timeout, self.facade.plain
             pending = NotImplemented
             if short is not None and len(tensors) == 1:
-                pending = short.plain_all_reduce(tensors[0], _OPS.get(opts.reduceOp.op, ""), out=tensors[0], async_op=async_op,
+                pending = short._plain_all_reduce(tensors[0], _OPS.get(opts.reduceOp.op, ""), out=tensors[0], async_op=async_op,
                                                  timeout=None if limit < _NO_LIMIT else limit.total_seconds())
             if pending is not NotImplemented:
                 return Work(FacadeWork(pending if async_op else ENDED, tensors), self._futures)
