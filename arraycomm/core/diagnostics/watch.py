@@ -198,7 +198,7 @@ def _receive(group: Group, **parameters: Any) -> Any:
 
 
 def _watched(name: str) -> ShortcutMethod:
-    short = Group.__dict__[name]
+    short: ShortcutMethod = getattr(Group, name)
     plain = _receive if name == "recv" else short
     names, count = parameters(short.__wrapped__)
     positional = names[:count]
@@ -219,7 +219,7 @@ def _watched(name: str) -> ShortcutMethod:
 for _name in RECORDED:
     setattr(Watched, _name, _watched(_name))
     if hasattr(Group, f"_plain_{_name}"):
-        _short = Group.__dict__[_name]
+        _short: ShortcutMethod = getattr(Group, _name)
         setattr(Watched, f"_plain_{_name}", ShortcutMethod(_short.kind, *parameters(_short.__wrapped__), None, False, True))
 
 

@@ -15,7 +15,7 @@ from ..interface.kinds import KINDS
 from . import arguments, shapes
 
 if TYPE_CHECKING:
-    from .group import Group
+    from .part import Part
 
 
 def _int64(values: Sequence[int]) -> tuple[array.array[int], Buffer]:
@@ -38,7 +38,7 @@ def _tail(src: Buffer) -> int:
     return hash((src.dtype, src.shape[1:])) & 0x7FFFFFFFFFFFFFFF
 
 
-def first_dimensions(group: Group, src: Buffer, timeout: float | None) -> list[int]:
+def first_dimensions(group: Part, src: Buffer, timeout: float | None) -> list[int]:
     """The first dimension of every rank's array. CollectiveMismatch (on all ranks) when the others differ."""
     if not src.shape:
         raise ValueError("uneven arrays need a first dimension, and a 0-d array has none")
@@ -47,14 +47,14 @@ def first_dimensions(group: Group, src: Buffer, timeout: float | None) -> list[i
     return [answer[0] for answer in answers]
 
 
-def given_rows(group: Group, src: Buffer, counts: Sequence[int] | None, uneven: bool, timeout: float | None) -> list[int] | None:
+def given_rows(group: Part, src: Buffer, counts: Sequence[int] | None, uneven: bool, timeout: float | None) -> list[int] | None:
     """The first dimension of every rank's array, where they may differ."""
     if counts is not None:
         return shapes.check_rows(src.shape, group.rank, group.size, counts)
     return first_dimensions(group, src, timeout) if uneven else None
 
 
-def scattered_rows(group: Group, src: Buffer, root: int, counts: Sequence[int] | None, timeout: float | None) -> list[int]:
+def scattered_rows(group: Part, src: Buffer, root: int, counts: Sequence[int] | None, timeout: float | None) -> list[int]:
     """The rows that each rank gets of the root's array. counts: as given; None: those of the ranks' own arrays, and for the root
     what is left."""
     if counts is not None and group.rank == root:
@@ -68,20 +68,20 @@ def scattered_rows(group: Group, src: Buffer, root: int, counts: Sequence[int] |
     return rows
 
 
-def blocks_of_root(group: Group, root: int, src: Buffer, rows: Sequence[int]) -> tuple[list[int], list[int]]:
+def blocks_of_root(group: Part, root: int, src: Buffer, rows: Sequence[int]) -> tuple[list[int], list[int]]:
     """As counts of an all_to_all between the root, which has the blocks of all ranks, and each of them: (one way, the other)."""
     whole = [n * row(src) for n in rows]
     own = [whole[group.rank] if rank == root else 0 for rank in range(group.size)]
     return own, whole if group.rank == root else [0] * group.size
 
 
-def mismatch(group: Group, ranks: Sequence[int], text: str) -> CollectiveMismatch:
+def mismatch(group: Part, ranks: Sequence[int], text: str) -> CollectiveMismatch:
     """The error, which all ranks raise alike, for what these ranks did."""
     return CollectiveMismatch(f"rank {group.rank} of {group.size} in group {group.name!r}: {text}", ranks=tuple(ranks),
                               members=group.ranks)
 
 
-def same_values(group: Group, values: Sequence[int], otherwise: str) -> None:
+def same_values(group: Part, values: Sequence[int], otherwise: str) -> None:
     """CollectiveMismatch (on all ranks; the group stays usable) unless all are equal. values: every rank's. otherwise: what ranks
     do whose values differ."""
     odd = [rank for rank, value in enumerate(values) if value != values[0]]
@@ -89,12 +89,12 @@ def same_values(group: Group, values: Sequence[int], otherwise: str) -> None:
         raise mismatch(group, odd, f"ranks 0 and {odd[0]} {otherwise}")
 
 
-def _same_tail(group: Group, src: Buffer, tails: Sequence[int]) -> None:
+def _same_tail(group: Part, src: Buffer, tails: Sequence[int]) -> None:
     same_values(group, tails, "give arrays of different dtype or different dimensions after the first; here it is "
                 f"{dtype_name(src)} of shape {src.shape}")
 
 
-def agreed_counts(group: Group, src: Buffer, send: Sequence[int], recv: Sequence[int] | None,
+def agreed_counts(group: Part, src: Buffer, send: Sequence[int], recv: Sequence[int] | None,
                   timeout: float | None) -> list[int]:
     """The rows that every rank sends to this one.
 

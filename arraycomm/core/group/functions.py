@@ -19,13 +19,10 @@ from ..arrays.joined import clear, copy, duplicate, on_host, through_host
 from ..arrays.opaque import Opaque, dtype_name, readable
 from ..arrays.types import DeviceType
 from ..base.errors import RemoteError
-from ..base.typed import TYPE_CHECKING, Any
+from ..base.typed import Any
 from ..interface.kinds import KINDS, Kind
 from . import arguments
 from .exchange import gather_integers, same_values
-
-if TYPE_CHECKING:
-    from .group import Group
 
 _TAG = 2**63 - 2  # of the chain's messages: no receive of a program's takes them
 _LAYOUT = 0x66756E63  # of the exchanges before and after: no other collective has it
@@ -91,7 +88,7 @@ def _memory(buffer: Any) -> Any:
 class Chain:
     """What reduces with a function: the Mover (backend.py) of the collective for which it was made. x: this rank's array."""
 
-    def __init__(self, group: Group, function: Callable[[Any, Any], Any], x: Any) -> None:
+    def __init__(self, group: Any, function: Callable[[Any, Any], Any], x: Any) -> None:
         self._group, self._function, self._x = group, function, x
 
     def collective(self, kind: Kind, src: Any, dst: Any, op: object, root: int, counts: Sequence[int] | None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .group import Group
 
 
-def located(group: Group, x: Any, op: Any, index: Any, root: int, out: Any, timeout: float | None, *,
+def located(group: Any, x: Any, op: Any, index: Any, root: int, out: Any, timeout: float | None, *,
             async_op: bool) -> tuple[Any, Any] | None:
     """See Group.all_reduce() and reduce(). root: -1 where all ranks get the result."""
     arguments.seconds(timeout)

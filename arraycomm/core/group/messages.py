@@ -8,32 +8,139 @@ from contextlib import AbstractContextManager, nullcontext
 from ..arrays.buffer import Buffer
 from ..arrays.opaque import readable
 from ..arrays.types import DType
-from ..base.typed import TYPE_CHECKING, Any
+from ..base.typed import Any
 from . import arguments
+from .part import Part, short
 from .work import Message, Received, Work
 
-if TYPE_CHECKING:
-    from .routes import Routes
 
-
-class MessageMethods:
+class MessageMethods(Part):
     """See Group, which has these methods."""
 
-    size: int
-    name: str
-    backend: str
-    _communicator: Any
-    if TYPE_CHECKING:
-        _batch: Any
-        _movers: Any
-        _readable: Any
-        _routes: Routes
-        isend: Any
+    @short
+    def send(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work | None:
+        """Sends x to rank `dest`. Messages are independent of the collectives' order.
+
+        - Shapes: any; the receiver's array has as many elements.
+        - Dtypes: every one; the receiver's is the same.
+        - Memory: x is read only, and may be changed when the call has returned. x with strides is packed into a copy first.
+        - Blocks: until x may be changed. A short message is buffered while there is capacity, a long one waits for its receiver:
+          see sendrecv() and batch() for exchanges. Inside batch() it returns a Work at once.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Errors: TypeError for what is no array, ValueError for dest and tag, before anything is sent. Then PeerLost, Aborted.
+
+        >>> def work(group):
+        ...     if group.rank == 0:
+        ...         return group.send(np.arange(3), dest=1)
+        ...     return group.recv(source=0, like=np.empty(3, int)).array.tolist()
+        >>> arraycomm.run(work, 2)
+        [None, [0, 1, 2]]
+        """
+        if self._batch is not None:
+            return self.isend(x, dest, tag, timeout=timeout)
+        arguments.seconds(timeout)
+        src = self._movable(x)
+        dest = arguments.rank("dest", dest, self.size)
+        tag = arguments.tag(tag)
+        self._movers[src.device_type].send(src, dest, tag, timeout=timeout)
+        return None
+
+    @short
+    def recv(self, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
+             timeout: float | None = None) -> Any:
+        """Receives a message and gives Received(array, source, tag).
+
+        Args:
+            source: a rank, or None for any.
+            tag: of the message, or arraycomm.ANY_TAG.
+            like: an array whose library, shape and dtype the new one has.
+            out: the array to write into; give one of like and out.
+
+        Messages of one tag between two ranks arrive in the order in which they were sent.
+
+        - Shapes: of like or out; the message has as many elements.
+        - Dtypes: of like or out; the message's is the same.
+        - Memory: out must be contiguous and writable, and is undefined after an error.
+        - Blocks: until the message is here. Inside batch() it returns a Work at once.
+        - Timeout: seconds; where none comes in time that is CollectiveTimeout, and the group is finished, on all ranks. To poll,
+          use irecv(...).result(timeout), which may be asked again, or probe().
+        - Errors: TypeError, ValueError for the arguments. A message of another size or dtype is a CollectiveMismatch, and the
+          group stays usable. PeerLost when the source is gone; of any source, when all others are.
+
+        >>> def work(group):
+        ...     if group.rank == 1:
+        ...         return group.send(np.ones(2), dest=0, tag=5)
+        ...     got = group.recv(tag=arraycomm.ANY_TAG, like=np.empty(2))
+        ...     return got.array.tolist(), got.source, got.tag
+        >>> arraycomm.run(work, 2)
+        [([1.0, 1.0], 1, 5), None]
+        """
+        work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
+        return work if self._batch is not None else work.result()
+
+    @short
+    def isend(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work:
+        """As send(), but returns a Work at once.
+
+        - Shapes: any; the receiver's array has as many elements.
+        - Dtypes: every one; the receiver's is the same.
+        - Memory: x must not be changed before the Work has ended; the Work keeps it alive.
+        - Blocks: never; Work.wait() does.
+        - Timeout: the deadline of the operation itself, as in send(). That of Work.wait(timeout) does not end the message.
+        - Errors: as send(), those after the arguments' from Work.wait() and Work.result().
+
+        >>> def work(group):
+        ...     going = group.isend(np.full(1, group.rank), dest=1 - group.rank)
+        ...     got = group.recv(like=np.empty(1, int)).array.tolist()
+        ...     going.wait()
+        ...     return got
+        >>> arraycomm.run(work, 2)
+        [[1], [0]]
+        """
+        arguments.seconds(timeout)
+        src = self._movable(x)
+        dest = arguments.rank("dest", dest, self.size)
+        tag = arguments.tag(tag)
+        work = self._movers[src.device_type].send(src, dest, tag, timeout=timeout, async_op=True)
+        return self._started(Work(work, arguments.nothing))
+
+    @short
+    def irecv(self, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
+              timeout: float | None = None) -> Work:
+        """As recv(), but returns a Work at once; its result() is the Received.
+
+        - Shapes: of like or out; the message has as many elements.
+        - Dtypes: of like or out; the message's is the same.
+        - Memory: out must not be read or written before the Work has ended; the Work keeps it alive.
+        - Blocks: never; Work.result() does.
+        - Timeout: as in recv(), it ends the group. That of result(timeout) does not: TimeoutError, and the receive goes on.
+        - Errors: as recv(), those after the arguments' from Work.wait() and Work.result().
+
+        >>> def work(group):
+        ...     coming = group.irecv(like=np.empty(1, int))
+        ...     group.send(np.full(1, group.rank), dest=1 - group.rank)
+        ...     return coming.result().array.tolist()
+        >>> arraycomm.run(work, 2)
+        [[1], [0]]
+        """
+        return self._receive(source, tag, like, out, timeout)
 
     def batch(self) -> AbstractContextManager[None]:
-        """Groups point-to-point operations: they start together, and all have ended when the context ends.
+        """A context in which messages start together; all have ended when the context ends.
 
-        Inside, send and recv return Works. So a ring exchange cannot dead-lock, whatever the order. ValueError when nested.
+        Inside, send() and recv() return Works. So a ring exchange cannot dead-lock, whatever the order.
+
+        - Blocks: at its end, until all messages begun inside have ended; not after an exception inside.
+        - Timeout: each message has its own.
+        - Errors: ValueError when nested; at its end those of the messages.
+
+        >>> def work(group):
+        ...     with group.batch():
+        ...         group.send(np.full(1, group.rank), dest=(group.rank + 1) % group.size)
+        ...         coming = group.recv(source=(group.rank - 1) % group.size, like=np.empty(1, int))
+        ...     return coming.result().array.tolist()
+        >>> arraycomm.run(work, 3)
+        [[2], [0], [1]]
         """
         return _Batch(self, self._routes.batch())
 
@@ -46,12 +153,23 @@ class MessageMethods:
         return self._readable(x, readable)
 
     def probe(self, source: int | None = None, tag: int = 0, *, timeout: float | None = None) -> Message | None:
-        """The first message that has come and that a receive of this source and tag would take: Message(source, tag,
-        dtype, elements); of a dtype that is moved as bytes it is DType(n) of label "opaque", and elements are bytes.
+        """A Message: the first that has come, which a receive of this source and tag would take. It stays, for a receive.
 
-        It stays, for a receive. source: a rank, or None for any; tag: or arraycomm.ANY_TAG. timeout: seconds to wait for one, 0
-        only looks, None takes the group's; None when none has come by then, and the group stays usable. Of messages of host
-        memory: ValueError where the group's backend has none (NCCL).
+        Args:
+            source: a rank, or None for any.
+            tag: of the message, or arraycomm.ANY_TAG.
+
+        - Blocks: until there is such a message, at most `timeout` seconds.
+        - Timeout: seconds; 0 only looks, None takes the group's. Gives None when none has come by then; the group stays usable.
+        - Errors: ValueError for source and tag, and where the backend has no messages of host memory (NCCL). PeerLost, Aborted.
+
+        >>> def work(group):
+        ...     if group.rank == 0:
+        ...         return group.send(np.ones(3), dest=1)
+        ...     found = group.probe()
+        ...     return group.recv(found.source, like=np.empty(found.elements)).array.size
+        >>> arraycomm.run(work, 2)
+        [None, 3]
         """
         arguments.seconds(timeout)
         source, tag = arguments.source(source, self.size), arguments.received_tag(tag)
@@ -66,8 +184,22 @@ class MessageMethods:
                  timeout: float | None = None) -> Any:
         """Sends x to rank `dest` and receives from rank `source` meanwhile, which cannot dead-lock; gives the Received.
 
-        tag: of both messages. like, out: as in recv(); neither: like x. out shares no memory with x (ValueError).
-        Inside batch() it returns the receive's Work at once.
+        Args:
+            tag: of both messages.
+            like: as in recv(); without like and out the received array is like x.
+
+        - Shapes: any; the two messages may differ.
+        - Dtypes: every one; of like or out, or of x without them.
+        - Memory: out must share no memory with x.
+        - Blocks: until both have ended. Inside batch() it returns the receive's Work at once.
+        - Timeout: seconds, of each; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Errors: as send() and recv(); ValueError where out overlaps x.
+
+        >>> def work(group):
+        ...     other = 1 - group.rank
+        ...     return group.sendrecv(np.full(1, group.rank), dest=other, source=other).array.tolist()
+        >>> arraycomm.run(work, 2)
+        [[1], [0]]
         """
         arguments.seconds(timeout)
         src = self._movable(x)

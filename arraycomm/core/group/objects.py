@@ -12,7 +12,7 @@ import importlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..arrays import codec
 from ..arrays.buffer import Buffer
@@ -20,10 +20,11 @@ from ..arrays.codec import as_bytes
 from ..arrays.dlpack import allocate, resolve
 from ..arrays.types import DType
 from ..base.errors import DistError
-from ..base.typed import TYPE_CHECKING, Any
+from ..base.typed import Any
 from ..interface.backend import Communicator
 from . import arguments
 from .exchange import gather_integers
+from .part import Part
 from .work import Work, wait_all
 
 _SAFE, _PICKLED, _FAILED = range(3)
@@ -34,21 +35,8 @@ _numbers = itertools.count()  # of the objects that this process sends, by which
 _LENGTH = 8  # bytes of a length in front of an object
 
 
-class ObjectCollectives:
+class ObjectCollectives(Part):
     """The methods of Group that take and give objects. `timeout`: seconds for each step; None takes the group's."""
-
-    rank: int
-    size: int
-    _communicator: Communicator
-    if TYPE_CHECKING:
-        all_gather: Any
-        gather: Any
-        scatter: Any
-        broadcast: Any
-        isend: Any
-        irecv: Any
-        _started: Callable[[Work], Work]
-        _batch: Any
 
     def all_gather_object(self, obj: object, *, allow_pickle: bool = False, timeout: float | None = None) -> list[Any]:
         """Every rank's object, in rank order, on every rank."""

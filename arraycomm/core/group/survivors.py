@@ -9,39 +9,23 @@ got the new group, and lost it again, meets those that never got it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..base.errors import Aborted, CollectiveTimeout, DistBackendError, PeerLost, counted_in
 from ..base.printable import numbered
 from ..base.typed import TYPE_CHECKING, Any
 from . import arguments
+from .part import Part
 
 if TYPE_CHECKING:
-    from ..interface.backend import Communicator, Watch
+    from ..interface.backend import Watch
     from .group import Group
 
 _LOOK = 0.1  # s between looks at who is gone, while all but that is awaited
 
 
-class Shrinking:
+class Shrinking(Part):
     """What Group inherits."""
-
-    rank: int
-    size: int
-    name: str
-    backend: str
-    timeout: float
-    ranks: tuple[int, ...]
-    _communicator: Communicator
-    _first: Group  # the one that this group was shrunk from, over all steps; itself
-    _asked: dict[tuple[int, ...], int]  # of all groups shrunk from that: how often this rank asked for a group of these ranks
-
-    def _part(self, members: Sequence[int], name: str, seconds: float, backends: Mapping[str, frozenset[int]] | None = None,
-              watch: Watch | None = None) -> Group:
-        raise NotImplementedError
-
-    def close(self, reason: str = "") -> None:
-        raise NotImplementedError
 
     def shrink(self, *, exclude: Sequence[int] = (), timeout: float | None = None) -> Group:
         """A new group of the ranks that are left, in their order, after PeerLost or Aborted. All that are left call it, and only
@@ -103,7 +87,7 @@ class Shrinking:
         """The group of these ranks, when all of them are in it."""
         world = tuple(self.ranks[rank] for rank in members)
         turn = self._asked[world] = self._asked.get(world, 0) + 1
-        made = self._part(members, f"{self._first.name}/survivors {numbered(world)}#{turn}", self.timeout, None, watch)
+        made: Group = self._part(members, f"{self._first.name}/survivors {numbered(world)}#{turn}", self.timeout, None, watch)
         try:
             work: Any = made.barrier(async_op=True, timeout=max(end - time.monotonic(), _LOOK))
             while not _ended(work):

@@ -8,17 +8,13 @@ from collections.abc import Sequence
 from ..arrays.dlpack import adopt, allocate, wrap
 from ..arrays.opaque import elements
 from ..arrays.types import DeviceType, DType
-from ..base.typed import TYPE_CHECKING, Any
+from ..base.typed import Any
 from . import arguments
+from .part import Part
 
 
-class SymmetricArrays:
+class SymmetricArrays(Part):
     """See Group, which has this method."""
-
-    if TYPE_CHECKING:
-        _communicator: Any
-        _movers: Any
-        _readable: Any
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32", *, like: Any = None,
               timeout: float | None = None) -> Any:
