@@ -69,11 +69,71 @@ class Operation:
 
 @final
 class Work:
+    """The handle of an asynchronous operation. Calls with async_op=True, isend() and irecv() make it.
+
+    The arrays that take part stay alive until the operation has ended. Do not write to an input, nor read an output, before. An
+    operation goes on whether or not the program waits for it; a Work may be dropped.
+
+    - Blocks: wait() and result() do, done() does not.
+    - Errors: the operation's own, from wait() and result(), every time.
+
+    >>> def work(group):
+    ...     going = group.all_reduce(np.ones(2), async_op=True)
+    ...     return going.result().tolist()
+    >>> arraycomm.run(work, 2)
+    [[2.0, 2.0], [2.0, 2.0]]
+    """
+
     def __new__(cls, pending: object, make: Callable[[], Any], /) -> Work: ...
-    def wait(self, timeout: float | None = None) -> None: ...
-    def result(self, timeout: float | None = None) -> Any: ...
-    def done(self) -> bool: ...
-    def source(self) -> tuple[int, int]: ...
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until the operation has ended, and carries it on meanwhile.
+
+        - Blocks: until the operation has ended, on this rank.
+        - Timeout: seconds; TimeoutError then, the operation goes on, and one may wait again. None: the operation's own deadline.
+        - Errors: the operation's own (a DistError) when it failed.
+
+        >>> arraycomm.run(lambda group: group.barrier(async_op=True).wait(), 2)
+        [None, None]
+        """
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Waits, then gives what the synchronous call would have returned.
+
+        - Blocks: as wait().
+        - Timeout: as of wait(): TimeoutError, and one may ask again.
+        - Errors: as wait().
+
+        >>> arraycomm.run(lambda group: group.scan(np.ones(1), async_op=True).result().tolist(), 2)
+        [[1.0], [2.0]]
+        """
+
+    def done(self) -> bool:
+        """Whether the operation has ended, well or not.
+
+        - Blocks: never; it carries the operation on.
+        - Errors: none; those of the operation come from wait().
+
+        >>> def work(group):
+        ...     going = group.barrier(async_op=True)
+        ...     going.wait()
+        ...     return going.done()
+        >>> arraycomm.run(work, 2)
+        [True, True]
+        """
+
+    def source(self) -> tuple[int, int]:
+        """Of a receive that has ended: the rank that the message came from, and its tag.
+
+        - Blocks: never; wait() comes first.
+        - Errors: ValueError for what is no receive.
+
+        >>> def work(group):
+        ...     coming = group.irecv(tag=4, like=np.empty(1))
+        ...     group.send(np.ones(1), dest=0, tag=4)
+        ...     return coming.result().source, coming.source()
+        >>> arraycomm.run(work, 1)
+        [(0, (0, 4))]
+        """
 
 @final
 class Flight:

@@ -56,6 +56,7 @@ PAGES = {
         "Work",
         "An operation with `async_op=True`, `isend()` and `irecv()` give a `Work`.\n", (
             Section("The class", "arraycomm", "Work"),
+            Section("Its methods", "arraycomm.Work", "wait result done source"),
             Section("Several at once", "arraycomm", "wait_all wait_any"),
             Section("What receives and probes give", "arraycomm", "Received Message"))),
     "start.md": Page(
@@ -123,7 +124,7 @@ def _section(section: Section) -> str:
     rows, calls = [], []
     for name in section.names.split():
         rows.append(f"| `{name}` | {first_sentence(inspect.getdoc(found(section.owner, name)) or '')} |\n")
-        calls.append(f"\n::: {section.owner}.{name}\n" + _NO_MEMBERS * (name == "Group"))
+        calls.append(f"\n::: {section.owner}.{name}\n" + _NO_MEMBERS * (name in ("Group", "Work")))
     return f"\n## {section.title}\n\n| name | |\n|---|---|\n" + "".join(rows) + "".join(calls)
 
 

@@ -17,12 +17,22 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
     """Runs fn(rank, *args) in `nprocs` processes. With join=True waits for all and gives what they have returned, in the order of
     the ranks; otherwise gives a context, whose results() does.
 
-    The children find each other through their environment, as under the launcher; this process hosts their store.
-    start_method: spawn (default; fn and args are pickled), forkserver or fork. What fn returns is pickled always.
+    The children find each other through their environment, as under the launcher; this process hosts their store. When this
+    process dies, in whatever way, the kernel ends the children.
 
-    Raises ProcessRaisedException or ProcessExitedException for the first rank that fails, after the others have been
-    ended (within 2 s), ValueError or TypeError for arguments that make no sense, and RuntimeError in a daemonic process, which
-    may have no children. When this process dies, in whatever way, the kernel ends the children.
+    Args:
+        start_method: spawn (default; fn and args are pickled), forkserver or fork. What fn returns is pickled always.
+
+    - Blocks: with join=True until all processes have ended.
+    - Errors: ProcessRaisedException or ProcessExitedException for the first rank that fails, after the others have been ended
+      (within 2 s), ValueError or TypeError for arguments that make no sense, and RuntimeError in a daemonic process, which may
+      have no children.
+
+    >>> def work(rank):                                  # in a module, as it is pickled
+    ...     with arraycomm.init() as group:
+    ...         return float(group.all_reduce(np.float64(rank)))
+    >>> def main():
+    ...     print(arraycomm.spawn(work, nprocs=2))       # [1.0, 1.0]
     """
     from .context import SpawnContext  # here: multiprocessing would be a third of what `import arraycomm` loads
 

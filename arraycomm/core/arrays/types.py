@@ -8,7 +8,18 @@ from ..base.record import Record
 
 
 class DType(enum.IntEnum):
-    """Element types, numbered as on the wire and in the engine (acomm.h). `itemsize` is in bytes."""
+    """Element types, numbered as on the wire and in the engine (acomm.h).
+
+    Attributes:
+        itemsize: bytes of an element.
+        label: the name that NumPy, torch and JAX use: "float32".
+
+    - Blocks: never; an integer.
+    - Errors: ValueError for a number that stands for no dtype.
+
+    >>> arraycomm.DType.BFLOAT16.label, arraycomm.DType.BFLOAT16.itemsize
+    ('bfloat16', 2)
+    """
 
     BOOL = 0
     INT8 = 1
@@ -86,7 +97,19 @@ def device_name(code: int) -> str:
 
 
 class ReduceOp(Record):
-    """A reduction: its name, its number on the wire, and premul_sum's factor."""
+    """A reduction; operations take its name as well.
+
+    Attributes:
+        name: "sum", "product", "min", "max", "band", "bor", "bxor", "avg" or "premul_sum".
+        code: its number on the wire.
+        factor: premul_sum's.
+
+    - Blocks: never; a tuple of the three.
+    - Errors: none; operations raise ValueError for a name that they do not know.
+
+    >>> arraycomm.premul_sum(0.5).name
+    'premul_sum'
+    """
 
     name: str
     code: int
@@ -107,7 +130,11 @@ CODES: dict[object, int] = {name: op.code for name, op in OPS.items()} | {op: op
 def premul_sum(factor: float) -> ReduceOp:
     """The reduction `sum over ranks of factor * x`, with each rank's own factor being the same number.
 
-    Raises TypeError when the factor is not a real number.
+    - Blocks: never; it makes the op of a later call.
+    - Errors: TypeError when the factor is not a real number.
+
+    >>> arraycomm.run(lambda group: group.all_reduce(np.ones(2), arraycomm.premul_sum(0.5)).tolist(), 3)[0]
+    [1.5, 1.5]
     """
     if isinstance(factor, bool) or not isinstance(factor, (int, float)):
         raise TypeError(f"premul_sum needs a real number as its factor, got {type(factor).__name__}")

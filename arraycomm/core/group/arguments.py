@@ -181,7 +181,18 @@ def writable_out(x: Any) -> Buffer:
 
     Such a capsule (of DLPack before 1.0) has no flag for read-only memory, so that x itself is refused as out=. The Buffer is an
     array over x's memory, which it holds; as out= it is also what the operation returns. Arrays of other libraries may be given
-    too. ValueError for memory that is read-only by its library's word, and for strided arrays; TypeError for what is no array.
+    too.
+
+    - Shapes: any, without strides; the result has x's.
+    - Dtypes: every one; the result has x's.
+    - Memory: x's own, which the result keeps alive.
+    - Blocks: never; nothing is copied.
+    - Errors: ValueError for memory that is read-only by its library's word, and for strided arrays; TypeError for what is no
+      array.
+
+    >>> x = np.zeros(2)
+    >>> arraycomm.run(lambda group: group.all_reduce(np.ones(2), out=arraycomm.writable(x)) is not None, 1), x.tolist()
+    ([True], [1.0, 1.0])
     """
     return writable_memory(x)
 

@@ -57,7 +57,14 @@ class Cart:
         return f"<Cart of {self.group.name!r}: {'x'.join(map(str, self.dims))}, rank {self.group.rank} at {self.coords}>"
 
     def coords_of(self, rank: int) -> tuple[int, ...]:
-        """The place of a rank of the group."""
+        """The place of a rank of the group.
+
+        - Blocks: never; nothing is sent.
+        - Errors: ValueError for what is no rank of the group.
+
+        >>> arraycomm.run(lambda group: group.cart([2, 2]).coords_of(3), 4)[0]
+        (1, 1)
+        """
         rest, found = arguments.rank("rank", rank, self.group.size), []
         for length in reversed(self.dims):
             rest, place = divmod(rest, length)
@@ -65,7 +72,14 @@ class Cart:
         return tuple(found[::-1])
 
     def rank_of(self, coords: Sequence[int]) -> int | None:
-        """The rank at a place; beyond the ends of a dimension that is not periodic None."""
+        """The rank at a place; beyond the ends of a dimension that is not periodic None.
+
+        - Blocks: never; nothing is sent.
+        - Errors: ValueError where coords are not as many as dimensions.
+
+        >>> arraycomm.run(lambda group: group.cart([2, 2], periods=[True, False]).rank_of([2, 1]), 4)[0]
+        1
+        """
         if len(coords) != len(self.dims):
             raise ValueError(f"coords must have {len(self.dims)} numbers, got {tuple(coords)}")
         rank = 0
@@ -77,7 +91,14 @@ class Cart:
 
     def shift(self, dim: int, distance: int = 1) -> tuple[int | None, int | None]:
         """(source, dest): the ranks `distance` before and behind this one along a dimension, None beyond its end. An array that
-        every rank sends to its dest comes from its source."""
+        every rank sends to its dest comes from its source.
+
+        - Blocks: never; nothing is sent.
+        - Errors: ValueError for a dimension that the grid does not have.
+
+        >>> arraycomm.run(lambda group: group.cart([3]).shift(0), 3)
+        [(None, 1), (0, 2), (1, None)]
+        """
         dim = self._dim(dim)
         place = list(self.coords)
         found = []
@@ -94,7 +115,14 @@ class Cart:
 
     def sub(self, keep: Sequence[int]) -> Cart:
         """The grid of these dimensions alone (by number) that this rank is in: its row, its column, its plane. All ranks call it;
-        it has a group of its own, closed with this one's at the latest."""
+        it has a group of its own, closed with this one's at the latest.
+
+        - Blocks: until every rank has called it, as Group.split().
+        - Errors: ValueError for a dimension that the grid does not have; then as Group.split().
+
+        >>> arraycomm.run(lambda group: group.cart([2, 2]).sub([1]).group.ranks, 4)
+        [(0, 1), (0, 1), (2, 3), (2, 3)]
+        """
         kept = sorted({self._dim(dim) for dim in keep})
         apart = [place for dim, place in enumerate(self.coords) if dim not in kept]
         lengths = [length for dim, length in enumerate(self.dims) if dim not in kept]
@@ -108,13 +136,26 @@ class Cart:
     def halo_exchange(self, x: Any, width: int | Sequence[int] = 1, *, timeout: float | None = None) -> Any:
         """Fills the borders of x with what the neighbours have inside; gives x.
 
-        x: this rank's part of an array with a border of `width` rows (one number, or one for each dimension) at both ends of its
-        first len(dims) dimensions; further ones are not cut. What lies inside goes to the neighbours, whose arrays may be longer
-        or shorter along the dimension of the exchange only. One dimension after the other, so that corners come from the ranks
-        across. Borders at an end without a neighbour stay as they are. An array that cannot be written (JAX's) is not changed;
-        the result has the borders then.
+        Args:
+            x: this rank's part of an array with a border of `width` rows at both ends of its first len(dims) dimensions.
+            width: rows of the border, one number, or one for each dimension.
 
-        ValueError where x is too short, before anything is sent. Ranks whose arrays differ elsewhere: CollectiveMismatch.
+        What lies inside goes to the neighbours. One dimension after the other, so that corners come from the ranks across.
+        Borders at an end without a neighbour stay as they are.
+
+        - Shapes: dimensions beyond the grid's are not cut. The neighbours' arrays may be longer or shorter along the dimension of
+          the exchange only.
+        - Dtypes: every one, the same on all ranks.
+        - Memory: x is written in place. An array that cannot be written (JAX's) is not changed; the result has the borders then.
+        - Blocks: until the neighbours' borders are here.
+        - Timeout: seconds, of each message; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Errors: ValueError where x is too short, before anything is sent. CollectiveMismatch for ranks whose arrays differ.
+
+        >>> def work(group):
+        ...     x = np.array([-1, 10 * group.rank, 10 * group.rank + 1, -1])
+        ...     return group.cart([2]).halo_exchange(x).tolist()
+        >>> arraycomm.run(work, 2)
+        [[-1, 0, 1, 10], [1, 10, 11, -1]]
         """
         widths = (width,) * len(self.dims) if isinstance(width, int) else tuple(width)
         shape = getattr(x, "shape", ())

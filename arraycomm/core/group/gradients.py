@@ -64,15 +64,29 @@ class _Bucket:
 class GradientReducer:
     """Reduces the arrays of a list over a group's ranks. Every rank makes one with alike arrays, and calls it alike.
 
-    group: used by nothing else between the first push() and finish().
-    like: the parameters, or any arrays of the gradients' shapes and dtypes, in host memory or on a device as those are; of any
-        library, mixed if you like.
-    op: as all_reduce's. bucket_bytes: arrays of one dtype share an operation up to this many bytes.
+    Args:
+        group: used by nothing else between the first push() and finish().
+        like: the parameters, or any arrays of the gradients' shapes and dtypes, in host memory or on a device as those are; of
+            any library, mixed if you like.
+        op: as all_reduce's.
+        bucket_bytes: arrays of one dtype share an operation up to this many bytes.
 
     The results do not depend on bucket_bytes: each element is reduced in the order of the ranks. (Among several hosts that
     needs ARRAYCOMM_ALGORITHM=all_reduce=pairwise; otherwise the order there depends on how long an operation is.)
-    Not for several threads at once. Raises ValueError or TypeError for arrays that cannot be reduced, CollectiveMismatch on
-    all ranks when they differ between ranks.
+    Not for several threads at once.
+
+    - Shapes: those of `like`, array by array, the same on all ranks.
+    - Dtypes: those of `like` for which op is defined.
+    - Memory: an array must not be changed between push() and finish(); reduce() may write into its own arrays (out=arrays).
+    - Blocks: reduce() and finish() do, until all buckets have been reduced; push() does not.
+    - Errors: ValueError or TypeError for arrays that cannot be reduced, CollectiveMismatch on all ranks when they differ.
+    - Algorithm: gradients in buckets, from the last parameter on (Li et al., "PyTorch Distributed", 2020).
+
+    >>> def work(group):
+    ...     gradients = [np.full(2, group.rank), np.float32(group.rank)]
+    ...     return arraycomm.GradientReducer(group, gradients, op="sum").reduce(gradients)[0].tolist()
+    >>> arraycomm.run(work, 2)
+    [[1, 1], [1, 1]]
     """
 
     def __init__(self, group: Group, like: Sequence[Any], *, op: str | ReduceOp = "avg",

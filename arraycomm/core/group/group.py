@@ -223,7 +223,10 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         - Blocks: never; it looks at what this rank has heard.
         - Errors: PeerLost, whose ranks are those that are gone.
 
-        >>> arraycomm.run(lambda group: group.check_peers(), 2)
+        >>> def work(group):
+        ...     group.check_peers()      # all are there
+        ...     group.barrier()
+        >>> arraycomm.run(work, 2)
         [None, None]
         """
         with counted_in(self.ranks, self.name):

@@ -36,10 +36,22 @@ _LENGTH = 8  # bytes of a length in front of an object
 
 
 class ObjectCollectives(Part):
-    """The methods of Group that take and give objects. `timeout`: seconds for each step; None takes the group's."""
+    """The methods of Group that take and give objects."""
 
     def all_gather_object(self, obj: object, *, allow_pickle: bool = False, timeout: float | None = None) -> list[Any]:
-        """Every rank's object, in rank order, on every rank."""
+        """Every rank's object, in rank order, on every rank.
+
+        Args:
+            allow_pickle: pickles the objects; whoever can send then can run code in every rank. The same on all ranks.
+
+        - Blocks: until every rank has called it.
+        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Errors: TypeError for an object that does not travel (docs/reference/semantics.md has the types), DistError on the other
+          ranks, and the group stays usable. ValueError where ranks differ in allow_pickle. Then PeerLost, Aborted.
+
+        >>> arraycomm.run(lambda group: group.all_gather_object({"rank": group.rank}), 2)[0]
+        [{'rank': 0}, {'rank': 1}]
+        """
         data, sizes = _agree(self._communicator, [obj], allow_pickle, timeout)
         whole = _bytes(sum(sizes))
         self.all_gather(_readable(data[0]), counts=sizes, out=whole, timeout=timeout)
@@ -47,7 +59,15 @@ class ObjectCollectives(Part):
 
     def gather_object(self, obj: object, root: int = 0, *, allow_pickle: bool = False,
                       timeout: float | None = None) -> list[Any] | None:
-        """Every rank's object, in rank order, on `root`; None elsewhere."""
+        """Every rank's object, in rank order, on `root`; None elsewhere.
+
+        - Blocks: until every rank has called it, as the lengths are exchanged first.
+        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Errors: as all_gather_object(), and ValueError for a root that is no rank of the group.
+
+        >>> arraycomm.run(lambda group: group.gather_object("abc"[group.rank], root=1), 3)
+        [None, ['a', 'b', 'c'], None]
+        """
         root = arguments.root(root, self.size)
         data, sizes = _agree(self._communicator, [obj], allow_pickle, timeout)
         longest = max(sizes)
@@ -60,7 +80,15 @@ class ObjectCollectives(Part):
 
     def broadcast_object(self, obj: object = None, root: int = 0, *, allow_pickle: bool = False,
                          timeout: float | None = None) -> Any:
-        """The root's object on every rank; what the others give is ignored. The root gets its own object back."""
+        """The root's object on every rank; what the others give is ignored. The root gets its own object back.
+
+        - Blocks: until every rank has called it, as the lengths are exchanged first.
+        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Errors: as all_gather_object(), and ValueError for a root that is no rank of the group.
+
+        >>> arraycomm.run(lambda group: group.broadcast_object((1, "two") if group.rank == 0 else None), 2)
+        [(1, 'two'), (1, 'two')]
+        """
         root = arguments.root(root, self.size)
         mine = [obj] if self.rank == root else []
         data, sizes = _agree(self._communicator, mine, allow_pickle, timeout)
@@ -72,7 +100,15 @@ class ObjectCollectives(Part):
 
     def scatter_objects(self, objs: Sequence[object] | None = None, root: int = 0, *, allow_pickle: bool = False,
                         timeout: float | None = None) -> Any:
-        """Object r of the root's sequence on rank r. ValueError at the root unless there is one for every rank."""
+        """Object r of the root's sequence on rank r.
+
+        - Blocks: until every rank has called it, as the lengths are exchanged first.
+        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Errors: as all_gather_object(), and ValueError at the root unless there is one object for every rank.
+
+        >>> arraycomm.run(lambda group: group.scatter_objects(["a", "b"] if group.rank == 0 else None), 2)
+        ['a', 'b']
+        """
         root = arguments.root(root, self.size)
         mine: Sequence[object] = ()
         if self.rank == root:
@@ -89,14 +125,39 @@ class ObjectCollectives(Part):
 
     def send_object(self, obj: object, dest: int, tag: int = 0, *, allow_pickle: bool = False,
                     timeout: float | None = None) -> Work | None:
-        """Sends an object to rank `dest`, whose recv_object() or irecv_object() takes it. Inside batch() it returns a Work at
-        once."""
+        """Sends an object to rank `dest`, whose recv_object() or irecv_object() takes it.
+
+        - Blocks: until the object has been copied or received, see send(). Inside batch() it returns a Work at once.
+        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Errors: TypeError for an object that does not travel, ValueError for dest and tag, before anything is sent. Then
+          PeerLost, Aborted.
+
+        >>> def work(group):
+        ...     if group.rank == 0:
+        ...         return group.send_object([1, "x"], dest=1)
+        ...     return group.recv_object(source=0)
+        >>> arraycomm.run(work, 2)
+        [None, ([1, 'x'], 0)]
+        """
         work = self.isend_object(obj, dest, tag, allow_pickle=allow_pickle, timeout=timeout)
         return work if self._batch is not None else work.result()
 
     def isend_object(self, obj: object, dest: int, tag: int = 0, *, allow_pickle: bool = False,
                      timeout: float | None = None) -> Work:
-        """As send_object(), but returns a Work at once. The object is encoded by then, and may be changed."""
+        """As send_object(), but returns a Work at once. The object is encoded by then, and may be changed.
+
+        - Blocks: never; Work.wait() does.
+        - Timeout: the deadline of the messages themselves, as in send_object(). That of Work.wait(timeout) does not end them.
+        - Errors: as send_object(), those after the arguments' from Work.wait().
+
+        >>> def work(group):
+        ...     going = group.isend_object(group.rank, dest=1 - group.rank)
+        ...     got = group.recv_object()
+        ...     going.wait()
+        ...     return got
+        >>> arraycomm.run(work, 2)
+        [(1, 1), (0, 0)]
+        """
         tag = _checked_tag(tag)
         data, number = _encode(obj, allow_pickle), next(_numbers) % _CONTENTS_TAGS
         head = array.array("q", [_PICKLED if allow_pickle else _SAFE, len(data), number])
@@ -105,10 +166,23 @@ class ObjectCollectives(Part):
 
     def recv_object(self, source: int | None = None, tag: int = 0, *, allow_pickle: bool = False,
                     timeout: float | None = None) -> Any:
-        """Receives an object and gives (object, source). source: a rank, or None for any. tag: or arraycomm.ANY_TAG.
+        """Receives an object and gives (object, source).
 
-        ValueError when it was pickled and allow_pickle is False, or the other way round; it is gone then.
-        Inside batch() it returns a Work at once.
+        Args:
+            source: a rank, or None for any.
+            tag: of the object, or arraycomm.ANY_TAG.
+
+        - Blocks: until the object is here. Inside batch() it returns a Work at once.
+        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Errors: ValueError when it was pickled and allow_pickle is False, or the other way round; it is gone then. PeerLost when
+          the source is gone; of any source, when all others are.
+
+        >>> def work(group):
+        ...     if group.rank == 0:
+        ...         return group.send_object("hello", dest=1, tag=3)
+        ...     return group.recv_object(tag=arraycomm.ANY_TAG)
+        >>> arraycomm.run(work, 2)
+        [None, ('hello', 0)]
         """
         work = self.irecv_object(source, tag, allow_pickle=allow_pickle, timeout=timeout)
         return work if self._batch is not None else work.result()
@@ -116,6 +190,17 @@ class ObjectCollectives(Part):
     def irecv_object(self, source: int | None = None, tag: int = 0, *, allow_pickle: bool = False,
                      timeout: float | None = None) -> Work:
         """As recv_object(), but returns a Work at once; its result() is (object, source).
+
+        - Blocks: never; Work.result() does.
+        - Timeout: as in recv_object(), it ends the group. That of result(timeout) does not: TimeoutError, and it goes on.
+        - Errors: as recv_object(), from Work.wait() and Work.result().
+
+        >>> def work(group):
+        ...     coming = group.irecv_object()
+        ...     group.send_object(group.rank, dest=1 - group.rank)
+        ...     return coming.result()
+        >>> arraycomm.run(work, 2)
+        [(1, 1), (0, 0)]
 
         Several that take the same messages take them in the order of the calls, whichever is waited for first. A long object
         (above 1 MiB, say) comes while its Work is waited for, or asked by done().

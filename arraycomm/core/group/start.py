@@ -28,8 +28,15 @@ _INFO = 20  # logging.INFO
 def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: str = "mpi4py") -> Group:
     """A group of the ranks of an mpi4py communicator, all of which call it. The communicator is duplicated and stays yours.
 
-    timeout: as in init(). Raises TypeError for anything else, ValueError for a null or inter-communicator,
-    DistBackendError where MPI runs with less than MPI_THREAD_MULTIPLE.
+    - Blocks: until all ranks of the communicator have called it.
+    - Timeout: the default of the group's operations, as in init(); not of this call, which MPI carries out.
+    - Errors: TypeError for what is no communicator, ValueError for a null or inter-communicator, DistBackendError where MPI runs
+      with less than MPI_THREAD_MULTIPLE.
+
+    >>> def program():                                   # under mpirun
+    ...     from mpi4py import MPI
+    ...     with arraycomm.from_mpi4py(MPI.COMM_WORLD) as group:
+    ...         return group.all_reduce(np.ones(2))
     """
     module = sys.modules.get("mpi4py.MPI")
     if module is None or not isinstance(comm, module.Comm):
@@ -59,22 +66,31 @@ def seconds_of(timeout: float | timedelta | None) -> float:
 def init(init_method: str | None = None, *, rank: int | None = None, world_size: int | None = None,
          store: Store | None = None, backend: str | None = None, timeout: float | timedelta | None = None,
          name: str = "world") -> Group:
-    """The group of all ranks. Every rank calls it; it returns when all have come.
+    """The group of all ranks. Every rank calls it.
 
     With backend "mpi" the ranks are MPI_COMM_WORLD's, and nothing else needs to be said (docs/guide/mpi.md).
 
-    init_method: "env://" (default: what the launcher, torchrun, mpirun, srun or a Kubernetes indexed job set),
-        "tcp://host:port" or "file:///path"; or give `store`. A process without any of these is a world of its own.
-    rank, world_size: where the environment does not tell them.
-    backend: a name of arraycomm.core.interface.registry, or one for each type of device, "cpu:socket,cuda:nccl"; None takes
-        ARRAYCOMM_BACKEND, else the first one that is available.
-    timeout: seconds (or a timedelta), for this call and as the default of the group's operations; None takes
-        ARRAYCOMM_TIMEOUT (1800).
-    name: tells worlds apart that one process has at the same time.
+    Args:
+        init_method: "env://" (default: what the launcher, torchrun, mpirun, srun or a Kubernetes indexed job set),
+            "tcp://host:port" or "file:///path"; or give `store`. A process without any of these is a world of its own.
+        rank: where the environment does not tell it.
+        world_size: where the environment does not tell it.
+        store: through which the ranks meet, instead of init_method.
+        backend: "socket", "mpi" or "nccl", or one for each type of device, "cpu:socket,cuda:nccl"; None takes
+            ARRAYCOMM_BACKEND, else the first one that is available.
+        timeout: seconds (or a timedelta), for this call and as the default of the group's operations; None takes
+            ARRAYCOMM_TIMEOUT (1800).
+        name: tells worlds apart that one process has at the same time.
 
-    Raises ValueError for arguments that contradict each other or are missing, DistStoreError when not all ranks come in
-    time or the store is lost, PeerLost when another one fails meanwhile, DistNetworkError and AuthFailed from connecting,
-    DistBackendError when the backend cannot be used.
+    - Blocks: until all ranks have come.
+    - Timeout: DistStoreError, which names the ranks that did not come.
+    - Errors: ValueError for arguments that contradict each other or are missing, DistStoreError when the store is lost, PeerLost
+      when another rank fails meanwhile, DistNetworkError and AuthFailed from connecting, DistBackendError when the backend
+      cannot be used.
+
+    >>> with arraycomm.init() as group:                  # under a launcher: all of its ranks
+    ...     group.all_reduce(np.ones(2)).tolist()
+    [1.0, 1.0]
     """
     seconds = seconds_of(timeout)
     asked = backend or settings.get("ARRAYCOMM_BACKEND") or registry.DEFAULT

@@ -36,14 +36,29 @@ class Shrinking(Part):
         abort(). A rank that goes when some have returned already may be one of their new group, whose first operation raises
         PeerLost then: shrink() of that group leads to where the others are.
 
-        exclude: ranks of this group that are to be left out though they live, the same on all that call it.
-        timeout: seconds to wait for the others; None takes this group's, which is the new group's default too. The new group
-        takes this one's place and its connections: closing one of them closes both.
+        The new group takes this one's place and its connections: closing one of them closes both.
 
-        Raises ValueError, and nothing has happened, when exclude has this rank or one that the group does not have; Aborted when
-        the others have declared this rank lost (it was stopped, or not reachable) and when the group is closed, CollectiveTimeout
-        with the ranks that have not come, DistBackendError where the backend cannot go on without a rank. A rank on which it
-        raises these has left: the group is closed there, and the others go on without that rank.
+        Args:
+            exclude: ranks of this group that are to be left out though they live, the same on all that call it.
+            timeout: seconds to wait for the others; None takes this group's, which is the new group's default too.
+
+        - Blocks: until all that are left have called it; within a second of the last call or death.
+        - Timeout: CollectiveTimeout with the ranks that have not come.
+        - Errors: ValueError, and nothing has happened, when exclude has this rank or one that the group does not have. Aborted
+          when the others have declared this rank lost (it was stopped, or not reachable) and when the group is closed.
+          DistBackendError where the backend cannot go on without a rank. A rank on which it raises these has left: the group is
+          closed there, and the others go on without that rank.
+
+        >>> def work(group):
+        ...     if group.rank == 1:
+        ...         return None                              # leaves: its group is closed
+        ...     try:
+        ...         group.barrier()
+        ...     except arraycomm.PeerLost:
+        ...         group = group.shrink()
+        ...     return group.ranks
+        >>> arraycomm.run(work, 3)
+        [(0, 2), None, (0, 2)]
         """
         excluded = {arguments.rank("exclude", rank, self.size) for rank in exclude}
         if self.rank in excluded:

@@ -25,10 +25,24 @@ class SymmetricArrays(Part):
         address space is limited (`ulimit -v`); on GPUs, unless ARRAYCOMM_NCCL_SYMMETRIC is 1 on all ranks (docs/guide/gpu.md:
         what the program must see to then).
 
-        shape: an int or ints; may differ between ranks. dtype: a name ("bfloat16"), a DType, or NumPy's or torch's dtype object.
-        like: an array whose library the new one is of, and on whose type of device it lies; None: NumPy.
-        The memory is freed with the array, and stays valid when the group is closed before. Raises ResourceError on all
-        ranks when one of them has no memory.
+        Args:
+            shape: an int or ints.
+            dtype: a name ("bfloat16"), a DType, or NumPy's or torch's dtype object.
+            like: an array whose library the new one is of, and on whose type of device it lies; None: NumPy.
+
+        - Shapes: any; may differ between ranks.
+        - Dtypes: every one that arrays of like's library can have.
+        - Memory: freed with the array and its views; valid when the group is closed before. Collectives take it as x and as out.
+        - Blocks: until every rank has called it.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Errors: TypeError, ValueError for the arguments. ResourceError on all ranks when one of them has no memory.
+
+        >>> def work(group):
+        ...     x = group.empty(2)
+        ...     x[:] = group.rank
+        ...     return group.all_reduce(x, out=x).tolist()
+        >>> arraycomm.run(work, 2)
+        [[1.0, 1.0], [1.0, 1.0]]
         """
         arguments.seconds(timeout)
         lengths, template = arguments.lengths(shape), arguments.template(like)

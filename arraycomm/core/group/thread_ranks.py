@@ -25,9 +25,16 @@ def run(fn: Callable[..., Any], n: int, *args: Any, timeout: float | timedelta |
     Gives what they return, in the order of the ranks. fn is any callable, a lambda too, and args are the ranks' together: nothing
     is pickled. From any thread, inside fn too. The groups are closed at the end.
 
-    timeout: as in init(). A rank that raises leaves, and the others get PeerLost where they wait for it. Raises what the first
-    rank has raised, with a note that names the rank, once all have ended. Ctrl-C ends the ranks: their operations with Aborted,
-    their Python code with KeyboardInterrupt. TypeError, ValueError for arguments that make no sense.
+    A rank that raises leaves, and the others get PeerLost where they wait for it. Ctrl-C ends the ranks: their operations with
+    Aborted, their Python code with KeyboardInterrupt.
+
+    - Blocks: until all ranks have ended.
+    - Timeout: the default of the groups' operations, as in init(); not of fn.
+    - Errors: what the first rank has raised, with a note that names the rank, once all have ended. TypeError, ValueError for
+      arguments that make no sense.
+
+    >>> arraycomm.run(lambda group, factor: factor * group.rank, 3, 10)
+    [0, 10, 20]
 
     The ranks have one interpreter between them: they are no faster than one, unless what they call releases its lock.
     """

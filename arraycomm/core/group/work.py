@@ -19,7 +19,19 @@ _NAP = 1e-4  # s between two looks at all of them
 
 
 class Received(Record):
-    """What a receive gives: the array, the rank it came from and its tag."""
+    """What a receive gives.
+
+    Attributes:
+        array: of like's library, or out itself.
+        source: the rank that it came from.
+        tag: the message's.
+
+    - Blocks: never; a tuple of the three.
+    - Errors: none of its own, the receive has raised them.
+
+    >>> arraycomm.run(lambda group: group.sendrecv(np.ones(1), dest=group.rank), 1)
+    [Received(array=array([1.]), source=0, tag=0)]
+    """
 
     array: Any
     source: int
@@ -27,7 +39,23 @@ class Received(Record):
 
 
 class Message(Record):
-    """What a probe has found: the rank that a message is from, its tag, its dtype and its number of elements."""
+    """What a probe has found.
+
+    Attributes:
+        source: the rank that the message is from.
+        tag: the message's.
+        dtype: a DType; of elements that are moved as bytes DType(n) of label "opaque".
+        elements: their number, or that of the bytes.
+
+    - Blocks: never; a tuple of the four.
+    - Errors: none of its own, the probe has raised them.
+
+    >>> def work(group):
+    ...     going = group.isend(np.ones(3), dest=0)
+    ...     return group.probe(timeout=5).elements
+    >>> arraycomm.run(work, 1)
+    [3]
+    """
 
     source: int
     tag: int
@@ -36,8 +64,18 @@ class Message(Record):
 
 
 def wait_all(works: Iterable[Work], timeout: float | None = None) -> list[Any]:
-    """Waits for all of them and gives their results, in order. TimeoutError when one has not ended after `timeout` seconds:
-    those under way go on. The first error of an operation, in order, is raised, when all before it have ended."""
+    """Waits for all of them and gives their results, in order.
+
+    - Blocks: until the last one has ended, and carries them on meanwhile.
+    - Timeout: seconds for all together; TimeoutError then, and those under way go on. None: no limit but the operations' own.
+    - Errors: the first error of an operation, in order, when all before it have ended. TypeError for what is no Work.
+
+    >>> def work(group):
+    ...     works = [group.all_reduce(np.ones(1) * n, async_op=True) for n in (1, 2)]
+    ...     return [array.tolist() for array in arraycomm.wait_all(works)]
+    >>> arraycomm.run(work, 2)
+    [[[2.0], [4.0]], [[2.0], [4.0]]]
+    """
     all_of_them, end = _checked("wait_all", works), _end(timeout)
     for work in all_of_them:
         try:
@@ -51,7 +89,15 @@ def wait_all(works: Iterable[Work], timeout: float | None = None) -> list[Any]:
 
 
 def wait_any(works: Iterable[Work], timeout: float | None = None) -> int:
-    """The index of one that has ended, well or not. TimeoutError as in wait_all(); ValueError for none."""
+    """The index of one that has ended, well or not.
+
+    - Blocks: until the first one has ended.
+    - Timeout: seconds; TimeoutError then, and all go on. None: no limit but the operations' own.
+    - Errors: ValueError for no Work, TypeError for something else. That of the operation comes from its own wait().
+
+    >>> arraycomm.run(lambda group: arraycomm.wait_any([group.barrier(async_op=True)]), 2)
+    [0, 0]
+    """
     all_of_them, end = _checked("wait_any", works), _end(timeout)
     if not all_of_them:
         raise ValueError("wait_any needs at least one Work")
