@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from functools import partialmethod
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.base.errors import GroupError
@@ -58,13 +59,7 @@ class PreHookArgs(Record):
     output_tensors: list[Any]
 
 
-class PostHookArgs(Record):
-    """As PreHookArgs, of the same operation."""
-
-    name: HookOpName
-    op_id: int
-    input_tensors: list[Any]
-    output_tensors: list[Any]
+PostHookArgs = PreHookArgs  # of the same operation
 
 
 class Hooks(Watcher):
@@ -82,11 +77,12 @@ class Hooks(Watcher):
         if call.parameters.get("tag", 0) >= _OWN_TAGS:
             return []
         given, out = call.parameters.get("x"), call.parameters.get("out")
-        about = (_NAMES[call.name], self._count, [] if given is None else [_array(given)], [] if out is None else [_array(out)])
+        args = PreHookArgs(_NAMES[call.name], self._count, [] if given is None else [_array(given)],
+                           [] if out is None else [_array(out)])
         self._count += 1
         for _, hook in sorted(self.pre.items()):
-            hook(PreHookArgs(*about))
-        return [PostHookArgs(*about)]
+            hook(args)
+        return [args]
 
     def begun(self, token: list[PostHookArgs]) -> None:
         while token:
@@ -123,30 +119,12 @@ class Hooked:
 
     Hooks are called in the order of their numbers, in the thread that calls the operation. Raises TypeError for what is no
     number or cannot be called.
+    pre: before each operation is issued; what a hook raises is raised instead of the operation. post: after each operation was
+    issued, a Work may still be under way; not when the call raised. abort: once, when an operation fails or times out, or before
+    abort().
     """
 
     hooks: Hooks | None = None
-
-    def register_pre_hook(self, hook_id: int, hook: Callable[[PreHookArgs], Any]) -> None:
-        """Calls hook before each operation is issued. What it raises is raised instead of the operation."""
-        self._register("pre", hook_id, hook)
-
-    def register_post_hook(self, hook_id: int, hook: Callable[[PostHookArgs], Any]) -> None:
-        """Calls hook after each operation was issued: a Work may still be under way. Not when the call raised."""
-        self._register("post", hook_id, hook)
-
-    def register_abort_hook(self, hook_id: int, hook: Callable[[], Any]) -> None:
-        """Calls hook once, when an operation fails or times out, or before abort()."""
-        self._register("abort", hook_id, hook)
-
-    def unregister_pre_hook(self, hook_id: int) -> None:
-        self._unregister("pre", hook_id)
-
-    def unregister_post_hook(self, hook_id: int) -> None:
-        self._unregister("post", hook_id)
-
-    def unregister_abort_hook(self, hook_id: int) -> None:
-        self._unregister("abort", hook_id)
 
     def _register(self: Any, kind: str, hook_id: int, hook: Callable[..., Any]) -> None:
         if not hasattr(hook_id, "__index__"):
@@ -162,3 +140,10 @@ class Hooked:
         if self.hooks is not None:
             there = getattr(self.hooks, kind)
             setattr(self.hooks, kind, {number: hook for number, hook in there.items() if number != hook_id})
+
+    register_pre_hook = partialmethod(_register, "pre")
+    register_post_hook = partialmethod(_register, "post")
+    register_abort_hook = partialmethod(_register, "abort")
+    unregister_pre_hook = partialmethod(_unregister, "pre")
+    unregister_post_hook = partialmethod(_unregister, "post")
+    unregister_abort_hook = partialmethod(_unregister, "abort")
