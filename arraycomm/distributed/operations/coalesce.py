@@ -113,10 +113,10 @@ def _coalescing_manager(group: ProcessGroup | None = None, device: Any = None,
                         async_ops: bool = False) -> Iterator[CoalescingManager]:
     """Holds back all_reduce, all_gather_single and reduce_scatter_single of the group, and runs them when the block ends.
 
-    They run in their order; small all_reduces that follow each other run as one, and arrays of one op that share memory are
-    each reduced as they were before, as with gloo in torch. Other operations inside run at once, after those held back before.
+    They run in their order; all_reduces of one op and dtype that follow each other run as one, as with gloo in torch: arrays that
+    share memory are each reduced as they were before.
     async_ops: the block does not wait for them, wait() of the manager does. Where all_reduces stand beside other operations,
-    which may need what those write, or share memory and differ in op or dtype, the block waits for all but the last run of them.
+    which may need what those write, or differ in op or dtype, the block waits for all but the last run of them.
     device is accepted and not used. ValueError when nested. When the block raises, what is held back is dropped.
     """
     pg = resolve(group)
