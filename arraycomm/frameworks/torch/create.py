@@ -13,13 +13,13 @@ import torch.distributed
 
 from arraycomm.core.base.errors import DistStoreError
 from arraycomm.core.bootstrap.rendezvous import Rendezvous, rendezvous
-from arraycomm.core.bootstrap.store.base import Store
 from arraycomm.core.group.arguments import group_seconds
 from arraycomm.core.group.group import Group
 from arraycomm.core.group.start import open_group
 from arraycomm.core.interface import registry
 from arraycomm.distributed.process_groups.backend import BackendConfig
 from arraycomm.distributed.process_groups.process_group import ProcessGroup as FacadeGroup
+from arraycomm.distributed.store import Store
 
 from . import functional
 from .process_group import ProcessGroup
@@ -65,9 +65,7 @@ def _told(call: Callable[..., Any], *args: Any) -> Any:
 
 
 class BorrowedStore(Store):
-    """A torch.distributed.Store behind the interface of arraycomm.core.bootstrap.store."""
-
-    lists_keys = False  # not on every server that it may meet
+    """A torch.distributed.Store, as far as ranks meet in it."""
 
     def __init__(self, store: Any, timeout: timedelta | None = None) -> None:
         super().__init__(timeout)
@@ -95,30 +93,6 @@ class BorrowedStore(Store):
     def delete_key(self, key: str) -> bool:
         return bool(_told(self._store.delete_key, key))
 
-    def num_keys(self) -> int:
-        return int(_told(self._store.num_keys))
-
-    def append(self, key: str, value: str | bytes) -> None:
-        _told(self._store.append, key, value)
-
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         self.wait(keys)
         return [bytes(value) for value in _told(self._store.multi_get, list(keys))]
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        _told(self._store.multi_set, list(keys), list(values))
-
-    def queue_push(self, key: str, value: str | bytes) -> None:
-        _told(self._store.queue_push, key, value)
-
-    def queue_pop(self, key: str, block: bool = True) -> bytes:
-        return bytes(_told(self._store.queue_pop, key, block))
-
-    def queue_len(self, key: str) -> int:
-        return int(_told(self._store.queue_len, key))
-
-    def list_keys(self) -> list[str]:
-        return list(_told(self._store.list_keys))
-
-    def clone(self) -> BorrowedStore:
-        return BorrowedStore(_told(self._store.clone), self.timeout)
