@@ -119,8 +119,7 @@ def test_detail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_cut_off_is_not_compared() -> None:
     whole = consistency.Fingerprint("1", "all_reduce", "float32", "(1)", "sum", "")
-    assert consistency._read("|".join(whole)) == whole
-    assert consistency.differences(whole, consistency._read("1|all_reduce|float32")) == []
+    assert consistency.differences(whole, whole._replace(shape="", reduction="")) == []
     assert consistency.differences(whole, whole._replace(sequence="2")) == ["Sequence number: 1 vs 2"]
 
 

@@ -25,7 +25,7 @@ from ..interface.backend import Communicator
 from . import arguments
 from .exchange import gather_integers
 from .part import Part
-from .work import Work, wait_all
+from .work import Several, Work
 
 _SAFE, _PICKLED, _FAILED = range(3)
 _HEADS, _CONTENTS = 2**62, 3 * 2**61  # tags from here on are of objects, so that no receive of an array takes one
@@ -161,8 +161,9 @@ class ObjectCollectives(Part):
         tag = _checked_tag(tag)
         data, number = _encode(obj, allow_pickle), next(_numbers) % _CONTENTS_TAGS
         head = array.array("q", [_PICKLED if allow_pickle else _SAFE, len(data), number])
-        return Work(_Both(self.isend(head, dest, _HEADS + tag, timeout=timeout),
-                          self.isend(_readable(data), dest, _CONTENTS + number, timeout=timeout)), arguments.nothing)
+        both = [self.isend(head, dest, _HEADS + tag, timeout=timeout),
+                self.isend(_readable(data), dest, _CONTENTS + number, timeout=timeout)]
+        return Work(Several(both), arguments.nothing)
 
     def recv_object(self, source: int | None = None, tag: int = 0, *, allow_pickle: bool = False,
                     timeout: float | None = None) -> Any:
@@ -216,19 +217,6 @@ class ObjectCollectives(Part):
             work = Work(received, lambda: received.result().source)
         incoming = _Incoming(self, head, work, allow_pickle, timeout)
         return Work(incoming, incoming.object)
-
-
-class _Both:
-    """The two messages of an object that is sent, as one operation."""
-
-    def __init__(self, *works: Work) -> None:
-        self._works = works
-
-    def wait(self, timeout: float | None = None) -> None:
-        wait_all(self._works, timeout)
-
-    def done(self) -> bool:
-        return all(work.done() for work in self._works)
 
 
 class _Incoming:

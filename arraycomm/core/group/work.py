@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from arraycomm._engine import Work
 
@@ -13,7 +13,7 @@ from ..base.record import Record
 from ..base.typed import Any
 from .arguments import seconds
 
-__all__ = ["Message", "Received", "Work", "wait_all", "wait_any"]
+__all__ = ["Message", "Received", "Several", "Work", "wait_all", "wait_any"]
 
 _NAP = 1e-4  # s between two looks at all of them
 
@@ -61,6 +61,21 @@ class Message(Record):
     tag: int
     dtype: DType
     elements: int
+
+
+class Several:
+    """Several operations as one."""
+
+    def __init__(self, works: Sequence[Any]) -> None:
+        self._works = works
+
+    def wait(self, timeout: float | None = None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        for work in self._works:
+            work.wait(None if end is None else max(0.0, end - time.monotonic()))
+
+    def done(self) -> bool:
+        return all(work.done() for work in self._works)
 
 
 def wait_all(works: Iterable[Work], timeout: float | None = None) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -12,6 +11,7 @@ from arraycomm.core.base.dropped import finish
 from arraycomm.core.base.errors import CollectiveTimeout, DistError
 from arraycomm.core.base.log import log
 from arraycomm.core.base.typed import Any
+from arraycomm.core.group.work import Several
 
 from ..future import followed, new_future
 
@@ -221,21 +221,6 @@ class Receive(Message):
     def source_rank(self) -> int:
         self._end(None)
         return int(self._pending.result().source)
-
-
-class Several:
-    """Several of the core's Works as one."""
-
-    def __init__(self, works: Sequence[Any]) -> None:
-        self._works = works
-
-    def wait(self, timeout: float | None = None) -> None:
-        end = None if timeout is None else time.monotonic() + timeout
-        for work in self._works:
-            work.wait(None if end is None else max(0.0, end - time.monotonic()))
-
-    def done(self) -> bool:
-        return all(work.done() for work in self._works)
 
 
 ENDED = Several(())  # of what was done when its call returned

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from array import array
 from collections.abc import Sequence
 
 from arraycomm._engine import lib
@@ -19,9 +18,6 @@ from arraycomm.core.diagnostics.watch import Call, Watcher
 from arraycomm.core.group.exchange import mismatch
 from arraycomm.core.group.group import Group
 from arraycomm.core.interface.kinds import KINDS
-
-_BYTES = 256  # of one rank's fingerprint, as UTF-8; longer ones (shapes of dozens of dimensions) are cut off
-_STACK_BYTES = 16384
 
 
 class Fingerprint(Record):
@@ -59,20 +55,17 @@ class Consistency(Watcher):
         if not call.sequence or self._group.size == 1:
             return
         timeout = call.parameters.get("timeout")
-        everyone = [_read(text) for text in self._exchange("|".join(mine), _BYTES, timeout, mine)]
+        everyone = [Fingerprint(*told) for told in self._exchange(tuple(mine), timeout, mine)]
         if any(differences(everyone[0], other) for other in everyone):
             self._refuse(everyone, timeout)
 
-    def _exchange(self, text: str, size: int, timeout: float | None, about: Fingerprint) -> list[str]:
-        """Every rank's text."""
-        raw = text.encode()[:size]
-        line = array("B", raw + bytes(size - len(raw)))
+    def _exchange(self, told: object, timeout: float | None, about: Fingerprint) -> list[Any]:
+        """Every rank's."""
         try:
-            found = bytes(self._between.all_gather(line, timeout=timeout))
+            return self._between.all_gather_object(told, timeout=timeout)
         except CollectiveTimeout as error:
             error.args = (f"not all ranks came to {about}; TORCH_DISTRIBUTED_DEBUG=DETAIL waits for them before: {error}",)
             raise
-        return [found[i : i + size].rstrip(b"\0").decode(errors="replace") for i in range(0, len(found), size)]
 
     def _refuse(self, everyone: Sequence[Fingerprint], timeout: float | None) -> None:
         """Raises, on all ranks alike."""
@@ -81,7 +74,7 @@ class Consistency(Watcher):
         told = "; ".join(differences(first, everyone[odd[0]]))
         lines = "".join(f"\n  rank {rank}: {theirs}" for rank, theirs in enumerate(everyone))
         if os.environ.get("TORCH_SHOW_CPP_STACKTRACES") == "1":
-            for rank, stack in enumerate(self._exchange(_stack(), _STACK_BYTES, timeout, first)):
+            for rank, stack in enumerate(self._exchange(_stack(), timeout, first)):
                 lines += f"\nCall stack of rank {rank}:\n{stack}"
         raise mismatch(
             self._group, odd, f"Detected mismatch between collectives on ranks. Rank 0 is running collective: {first}, but rank "
@@ -110,11 +103,6 @@ def fingerprint(call: Call) -> Fingerprint:
         shape = "(" + ", ".join(["*"] * free + [str(n) for n in dimensions[free:]]) + ")"
     return Fingerprint(str(call.sequence), call.name, dtype, shape, str(given.get("op", "sum")) if kind and kind.reduces else "",
                        str(given.get("root", 0)) if kind and kind.rooted else "")
-
-
-def _read(text: str) -> Fingerprint:
-    parts = text.split("|")
-    return Fingerprint(*parts, *[""] * (6 - len(parts)))
 
 
 def differences(one: Fingerprint, other: Fingerprint) -> list[str]:
