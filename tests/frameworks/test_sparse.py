@@ -1,105 +1,68 @@
-"""frameworks/sparse.py: as the dense sum, in every form and library, with the same bits on all ranks."""
+"""all_reduce of torch's sparse tensors: as the dense sum, with the same bits on all ranks."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-import ml_dtypes
-import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.frameworks.sparse import sparse_all_reduce
+
+torch = pytest.importorskip("torch")
+bucket = pytest.importorskip("arraycomm.frameworks.torch.bucket")
 
 SIZE = 3
-DTYPES = [*map(np.dtype, ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
-                          "float64", "complex64", "complex128")), np.dtype(ml_dtypes.bfloat16)]
+DTYPES = ("int8", "int16", "int32", "int64", "uint8", "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 
 
-def _given(rank: int, lengths: tuple[int, ...], rest: tuple[int, ...], dtype: Any, most: int) -> tuple[Any, Any]:
-    """This rank's entries; small whole numbers, whose sums every dtype holds exactly."""
-    rng = np.random.default_rng([rank, most, len(lengths)])
-    count = int(rng.integers(0, most + 1)) if rank != 1 else 0  # one rank has nothing
-    indices = np.stack([rng.integers(0, length, count) for length in lengths])
-    values = rng.integers(0 if dtype.kind == "u" else -4, 5, (count, *rest)).astype(dtype)
-    return indices, values * dtype.type(1 - 2j) if dtype.kind == "c" else values
+def _given(rank: int, lengths: tuple[int, ...], rest: tuple[int, ...], dtype: str, most: int) -> Any:
+    """This rank's tensor; small whole numbers, whose sums every dtype holds exactly."""
+    generator = torch.Generator().manual_seed(100 * rank + most)
+    count = int(torch.randint(0, most + 1, (), generator=generator)) if rank != 1 else 0  # one rank has nothing
+    indices = torch.stack([torch.randint(0, length, (count,), generator=generator) for length in lengths])
+    values = torch.randint(0 if dtype == "uint8" else -4, 5, (count, *rest), generator=generator).to(getattr(torch, dtype))
+    return torch.sparse_coo_tensor(indices, values * (1 - 2j) if dtype.startswith("c") else values, (*lengths, *rest))
 
 
-def _dense(everybody: list[tuple[Any, Any]], lengths: tuple[int, ...], rest: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
-    total, named = np.zeros((*lengths, *rest), dtype), np.zeros(lengths, bool)
-    for indices, values in everybody:
-        for entry, place in enumerate(zip(*indices.tolist(), strict=True)):
-            total[place] += values[entry]
-            named[place] = True
-    return total, named
-
-
-def _compare(group: arraycomm.Group) -> None:
+def _compare(group: arraycomm.Group, facade: Any) -> None:
     for dtype in DTYPES:
         for lengths, rest, most in (((20,), (), 30), ((6, 5), (2,), 12), ((4,), (3, 0), 3), ((3, 1, 4), (), 0)):
             everybody = [_given(rank, lengths, rest, dtype, most) for rank in range(SIZE)]
-            total, named = _dense(everybody, lengths, rest, dtype)
-            indices, values = everybody[group.rank]
-            found, sums = sparse_all_reduce(group, indices, values, lengths)
-            assert found.dtype == np.int64 and sums.dtype == dtype, dtype
-            assert (found == np.stack(np.nonzero(named))).all() and (sums == total[named]).all(), (dtype, lengths)
-            _, means = sparse_all_reduce(group, indices, values, lengths, op="avg")
-            dense = group.all_reduce(_dense([everybody[group.rank]], lengths, rest, dtype)[0], op="avg")
-            assert (means == dense[named]).all(), (dtype, lengths)
+            total = sum((x.to_dense() for x in everybody[1:]), start=everybody[0].to_dense())
+            found = bucket.all_reduce_sparse(facade, everybody[group.rank], "sum")
+            assert found.is_coalesced() and found.dtype == total.dtype and torch.equal(found.to_dense(), total), dtype
+            named = {tuple(place) for x in everybody for place in x.coalesce().indices().t().tolist()}
+            assert [tuple(place) for place in found.indices().t().tolist()] == sorted(named)
+            means = bucket.all_reduce_sparse(facade, everybody[group.rank], "avg").to_dense()
+            assert torch.equal(means, group.all_reduce(everybody[group.rank].to_dense(), op="avg")), (dtype, lengths)
 
 
-def _plain(group: arraycomm.Group) -> None:
-    """An int as shape; other index dtypes; the order of the additions, which shows in float32."""
-    here = np.array([[3, 1, 3], [], [1, 0, 1]][group.rank], np.uint8)
-    values = np.array([[1e8, 1, -1e8], [], [2.5, 4, 2.5]][group.rank], np.float32)
-    found, sums = sparse_all_reduce(group, here, values, 256)
-    assert found.dtype == np.uint8 and found.tolist() == [0, 1, 3] and sums.tolist() == [4, 6, 0]
-    rng = np.random.default_rng(group.rank)
-    indices, values = rng.integers(0, 500, 2000), rng.normal(size=(2000, 3)).astype(np.float32) * 10.0 ** rng.integers(-9, 9)
-    found, sums = sparse_all_reduce(group, indices, values.astype(np.float32), 500)
-    assert (group.all_gather(found, form="stack") == found).all()
-    assert (group.all_gather(sums.view(np.uint32), form="stack") == sums.view(np.uint32)).all()
+def _same_bits(group: arraycomm.Group, facade: Any) -> None:
+    generator = torch.Generator().manual_seed(group.rank)
+    places = torch.randint(0, 500, (1, 2000), generator=generator)
+    values = torch.randn(2000, 3, generator=generator) * 10.0 ** torch.randint(-9, 9, (2000, 1), generator=generator)
+    found = bucket.all_reduce_sparse(facade, torch.sparse_coo_tensor(places, values, (500, 3)), "sum")
+    for part in (found.indices(), found.values().view(torch.int32)):
+        assert (group.all_gather(part, form="stack") == part).all()
 
 
-def _refused(group: arraycomm.Group) -> None:
-    i, x = np.zeros(2, np.int64), np.zeros(2)
-    for call, kind, text in (
-            (lambda: sparse_all_reduce(group, x, x, 4), TypeError, "indices are integers, got float64"),
-            (lambda: sparse_all_reduce(group, i, x > 0, 4), TypeError, "no sum of bool"),
-            (lambda: sparse_all_reduce(group, i, x, 4, op="max"), ValueError, "sum or avg, got 'max'"),
-            (lambda: sparse_all_reduce(group, i, x[:1], 4), ValueError, "do not belong to shape"),
-            (lambda: sparse_all_reduce(group, i, x, (4, 4)), ValueError, "indices are \\(2, n\\)"),
-            (lambda: sparse_all_reduce(group, i[None], x, ()), ValueError, "at least one dimension"),
-            (lambda: sparse_all_reduce(group, i.astype(np.int8), x, 129), ValueError, "more than int8 indices"),
-            (lambda: sparse_all_reduce(group, i, x, -1), ValueError, "negative")):
-        with pytest.raises(kind, match=text):
-            call()
-    for wrong in (4, -1):
-        kind, text = ((ValueError, f"index {wrong} at place 1 is out of range for dimension 0 of length 4") if group.rank == 1
-                      else (arraycomm.CollectiveMismatch, "rank 1 gave an index that is out of range"))
-        with pytest.raises(kind, match=text):
-            sparse_all_reduce(group, np.array([0, wrong if group.rank == 1 else 3]), x, 4)
-    for differing in ({"shape": 5}, {"op": "avg"}, {"values": x.astype(np.float32)}, {"values": x[:, None]}):
-        given: dict[str, Any] = {"indices": i, "values": x, "shape": 4, **(differing if group.rank == 2 else {})}
-        with pytest.raises(arraycomm.CollectiveMismatch, match="rank 2 gave another shape, dtype or op") as caught:
-            sparse_all_reduce(group, **given)
+def _refused(group: arraycomm.Group, facade: Any) -> None:
+    x = torch.sparse_coo_tensor([[0, 3]], [1.0, 2.0], (4,))
+    with pytest.raises(RuntimeError, match="SUM or AVG, got MAX"):
+        bucket.all_reduce_sparse(facade, x, "max")
+    for differing in ((torch.sparse_coo_tensor([[0]], [1.0], (5,)), "sum"), (x.double(), "sum"), (x, "avg")):
+        given = differing if group.rank == 2 else (x, "sum")
+        with pytest.raises(arraycomm.CollectiveMismatch, match="ranks 0 and 2 give sparse tensors of another shape") as caught:
+            bucket.all_reduce_sparse(facade, *given)
         assert caught.value.ranks == (2,)
 
 
 def _check(group: arraycomm.Group) -> None:
-    for check in (_compare, _plain, _refused):
-        check(group)
+    for check in (_compare, _same_bits, _refused):
+        check(group, SimpleNamespace(core=group))
     group.barrier()
 
 
 def test_sparse() -> None:
     arraycomm.run(_check, SIZE, timeout=30.0)
-
-
-def test_other_libraries() -> None:
-    torch, jnp = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
-    with arraycomm.init() as group:
-        found, sums = sparse_all_reduce(group, torch.tensor([[1, 0, 1]]), torch.ones(3, 2, dtype=torch.bfloat16), (2,))
-        assert found.tolist() == [[0, 1]] and torch.equal(sums, torch.tensor([[1, 1], [2, 2]], dtype=torch.bfloat16))
-        found, sums = sparse_all_reduce(group, jnp.array([1, 0, 1], jnp.int32), jnp.ones(3), 2)
-    assert isinstance(found, type(jnp.ones(1))) and found.dtype == "int32" and sums.tolist() == [1, 2]

@@ -46,7 +46,7 @@ PARTS: list[tuple[str, list[str], int]] = [
     ("torch.distributed's functions, 2 ranks", ["facade", "2", "torch"], 60),
     ("a peer dies, aborts or does not come, 2 ranks", ["faults", "2", "torch"], 90),
     ("modules of torch, 2 ranks", ["training", "2", "torch"], 90),
-    ("compressed and sparse sums, windows, 2 ranks", ["sums", "2"], 75),
+    ("sparse sums, windows, 2 ranks", ["sums", "2"], 75),
     ("symmetric memory, 2 ranks", ["symmetric", "2", "torch"], 60),
     ("programs of jax, 2 ranks", ["compiled", "2", "jax"], 75),
     ("operations of cupy, 2 ranks", ["operations", "2", "cupy"], 90),

@@ -26,7 +26,7 @@ PARTS = {  # and what the report has of each
     "programs of jax, 2": "| programs of jax, 2",
     "a peer dies": "| nccl | is killed | first | wait | PeerLost | ",
     "modules of torch, 2": "| powerSGD_hook | 2 | ",
-    "windows, 2": f"| sparse_all_reduce | {frameworks.STANDIN} | nccl | 2 | ",
+    "windows, 2": f"| new_window | {frameworks.STANDIN} | nccl | 2 | ",
 }
 FEW = ("reductions on the device", "functions, 2 ranks", "a peer dies")
 
