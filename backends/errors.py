@@ -49,12 +49,8 @@ def describe(header: Any) -> str:
     return words if header.root < 0 or kind.message else f"{words}, root {header.root}"
 
 
-def _difference(mine: Any, theirs: Any, size: int) -> str:
-    """What differs and does not show in describe(). size: of the group."""
-    if mine.kind == theirs.kind and mine.layout != theirs.layout:
-        shapes = [_shape(header, size) for header in (mine, theirs)]
-        if None not in shapes:
-            return f" (of shapes {shapes[0]} and {shapes[1]})"
+def _difference(mine: Any, theirs: Any) -> str:
+    """What differs and does not show in describe()."""
     if describe(mine) != describe(theirs):
         return ""
     if mine.layout != theirs.layout:
@@ -62,13 +58,6 @@ def _difference(mine: Any, theirs: Any, size: int) -> str:
     if mine.dtype == lib.ACOMM_OPAQUE_HEADER:
         return " (the dtypes differ)"
     return " (the factors differ)" if mine.factor != theirs.factor else ""
-
-
-def _shape(header: Any, size: int) -> tuple[int, ...] | None:
-    from arraycomm.core.group.shapes import with_layout
-
-    kind = KINDS[header.kind]
-    return with_layout(header.layout, header.count * (size if kind.cuts and not kind.rooted else 1))
 
 
 class Translator:
@@ -106,7 +95,7 @@ class Translator:
             last = f"; it was last seen in collective #{failure.peer_sequence}" if failure.peer_sequence else ""
             return f"{peer} did not take part before the timeout was over{last}{more}"
         if code == lib.ACOMM_MISMATCH:
-            differs = _difference(failure.mine, failure.theirs, self._size)
+            differs = _difference(failure.mine, failure.theirs)
             return (f"{self._peer(failure.origin)} called {describe(failure.mine)}, but {peer} called "
                     f"{describe(failure.theirs)}{differs}; all ranks must call the same operations in the same order")
         if code == lib.ACOMM_TRUNCATED:

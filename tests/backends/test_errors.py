@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from arraycomm._engine import ffi, lib
@@ -22,14 +20,10 @@ def told(kind: str, *headers: tuple[int, int]) -> str:
     return str(Translator(0, range(SIZE), "world", lambda rank: "").failure(failure))
 
 
-@pytest.mark.parametrize(("kind", "parts"), [("all_reduce", 1), ("all_gather", 1), ("reduce_scatter", SIZE),
-                                             ("all_to_all", SIZE)])
-@pytest.mark.parametrize("pair", [((2, 3), (3, 2)), ((6,), (2, 3)), ((4, 1, 6), (24,)), ((3, 2), (3, 4)),
-                                  ((1024, 1024, 3), (3, 1024, 1024)), ((16, 3, 224, 224), (16, 224, 224, 3))])
-def test_both_shapes_are_named(kind, parts, pair):
-    pair = [(parts * shape[0], *shape[1:]) for shape in pair]
-    text = told(kind, *((math.prod(shape) // parts, shapes.layout(shape)) for shape in pair))
-    assert f"(of shapes {pair[0]} and {pair[1]}); all ranks must call the same" in text
+def test_shapes_of_as_many_elements_are_said_to_differ():
+    text = told("all_reduce", (6, shapes.layout((2, 3))), (6, shapes.layout((3, 2))))
+    assert "(the shapes or the counts differ); all ranks must call the same" in text
+    assert "differ" not in told("all_reduce", (6, shapes.layout((2, 3))), (8, shapes.layout((2, 4))))  # the counts show that
 
 
 def test_a_rank_that_still_writes_is_named():
@@ -43,16 +37,6 @@ def test_a_rank_that_still_writes_is_named():
 def test_counts_are_no_shape():
     text = told("all_gather", (6, shapes.layout((2, 3), [2, 1, 1])), (6, shapes.layout((2, 3), [2, 2, 1])))
     assert "(the shapes or the counts differ)" in text
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (7,), (1, 1, 1, 1, 6, 1), (1 << 33,)])
-def test_a_shape_is_found_by_its_layout(shape):
-    assert shapes.with_layout(shapes.layout(shape), math.prod(shape)) == shape
-
-
-def test_a_search_ends():
-    assert shapes.with_layout(2, 720_720) is None  # no layout is even, and there are a million such shapes
-    assert shapes.with_layout(shapes.layout((0, 3)), 0) is None
 
 
 CODES = [getattr(lib, name) for name in ("ACOMM_LOST", "ACOMM_TIMEOUT", "ACOMM_MISMATCH", "ACOMM_TRUNCATED", "ACOMM_RESOURCE",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from ..arrays.arrays import plain
 from ..arrays.dlpack import wrap
@@ -13,9 +13,6 @@ from . import arguments
 from .arguments import Destination
 
 FORMS = ("concat", "stack", "list")
-_TRIED = 60_000  # shapes, some 50 ms; that another one has the hash by chance is then less likely than 1 in 30,000
-_DIMENSIONS = 6
-_ELEMENTS = 1 << 40
 
 
 def layout(shape: tuple[int, ...], extra: Sequence[int] | None = None) -> int:
@@ -24,34 +21,6 @@ def layout(shape: tuple[int, ...], extra: Sequence[int] | None = None) -> int:
     Python hashes tuples of integers alike in every process of one version, so ranks can compare them.
     """
     return (hash(shape) if extra is None else hash((shape[1:], tuple(extra)))) & 0xFFFFFFFF | 1
-
-
-def with_layout(wanted: int, elements: int) -> tuple[int, ...] | None:
-    """The shape of so many elements whose layout() this is: for errors, as ranks tell each other no more. None where it is not
-    found soon, or what was hashed is no shape alone."""
-    if not 0 < elements <= _ELEMENTS:
-        return None
-    small = [n for n in range(1, math.isqrt(elements) + 1) if elements % n == 0]
-    divisors = [*small, *(elements // n for n in reversed(small) if n * n != elements)]
-    tried = 0
-    for ndim in range(_DIMENSIONS + 1):
-        for shape in _products(elements, ndim, divisors):
-            if layout(shape) == wanted:
-                return shape
-            tried += 1
-            if tried == _TRIED:
-                return None
-    return None
-
-
-def _products(elements: int, ndim: int, divisors: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Shapes of `ndim` dimensions with so many elements. divisors: of that number, and others."""
-    if ndim < 2:
-        yield from [(elements,)] if ndim else [()] * (elements == 1)
-        return
-    for first in divisors:
-        if elements % first == 0:
-            yield from ((first, *rest) for rest in _products(elements // first, ndim - 1, divisors))
 
 
 def row(shape: tuple[int, ...]) -> int:
