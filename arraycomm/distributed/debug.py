@@ -43,9 +43,6 @@ class DebugLevel(enum.Enum):
     def __int__(self) -> int:
         return self.value
 
-    def __str__(self) -> str:
-        return f"DebugLevel.{self.name}"
-
 
 class _State:
     """The level, once it was set or read from the environment; how often breakpoint() was skipped, by place; the server."""

@@ -49,16 +49,9 @@ def _run(main: Callable[..., int | None], *args: object, **options: object) -> i
     return code if _flush() or code else CLOSED
 
 
-class _Version(argparse.Action):
-    """The package has been imported before this module of it."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print("arraycomm", sys.modules["arraycomm"].__version__)
-        parser.exit()
-
-
 def add_version(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version of arraycomm and exit")
+    version = f"arraycomm {sys.modules['arraycomm'].__version__}"  # the package has been imported before this module of it
+    parser.add_argument("--version", action="version", version=version, help="show the version of arraycomm and exit")
 
 
 def _open_closed() -> None:

@@ -13,7 +13,7 @@ from ..arrays.types import DeviceType, DType, ReduceOp
 from ..base.digest import sha256
 from ..base.typed import Any
 from . import arguments, buckets
-from .exchange import gather_integers, mismatch
+from .exchange import gather_integers, same_values
 from .group import Group
 
 _MISSING = object()
@@ -172,11 +172,8 @@ class GradientReducer:
     def _agree(self, bucket_bytes: int) -> None:
         text = repr([(known.shape, int(known.dtype), known.packs) for known in self._likes]) + f"{bucket_bytes} {self.op}"
         mine = int.from_bytes(sha256(text.encode()).digest()[:7], "big")
-        answers = [answer[0] for answer in gather_integers(self.group._communicator, [mine], None)]
-        odd = tuple(rank for rank, answer in enumerate(answers) if answer != answers[0])
-        if odd:
-            raise mismatch(self.group, odd, f"GradientReducer: rank {odd[0]} was given other shapes, dtypes, kinds of devices, "
-                           "op or bucket_bytes than rank 0")
+        answers = [answer for answer, in gather_integers(self.group._communicator, [mine], None)]
+        same_values(self.group, answers, "give a GradientReducer other shapes, dtypes, kinds of devices, op or bucket_bytes")
 
     def _reset(self) -> None:
         self._come: list[Any] = [_MISSING] * len(self._likes)

@@ -155,14 +155,6 @@ class Operations:
         called = getattr(import_module(f".{module}", __package__), function)
         return called(*args, group=within(self, timeout), **named)
 
-    def _begin_all(self: Any, where: str, outputs: Sequence[Any], inputs: Sequence[Any], **named: Any) -> Work:
-        if len(outputs) != len(inputs):
-            raise ValueError(f"as many outputs as inputs are needed, got {len(outputs)} and {len(inputs)}")
-        works = [self._begin(where, y, x, **named) for y, x in zip(outputs, inputs, strict=True)]
-        if works and self.collected is not None:
-            return works[0]  # all are held back by a coalescing manager, which is what one waits for
-        return Work(Several([work._pending for work in works]), list(outputs), lambda: [work.wait() for work in works])
-
     def _begin_each(self: Any, where: str, *lists: Sequence[Any], timeout: timedelta | None = None, **named: Any) -> Work:
         """An operation for each place of the lists, which are equally long; all are checked before the first is begun."""
         if len({len(arrays) for arrays in lists}) > 1:
@@ -253,11 +245,11 @@ class Operations:
 
     @forms("(outputs, inputs, opts=AllgatherOptions())")
     def all_gather_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], **given: Any) -> Work:
-        return self._begin_all("collectives.all_gather_single", outputs, inputs, **_told(given))
+        return self._begin_each("collectives.all_gather_single", outputs, inputs, **_told(given))
 
     @forms("(outputs, inputs, opts=ReduceScatterOptions())")
     def reduce_scatter_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], **given: Any) -> Work:
-        return self._begin_all("collectives.reduce_scatter_single", outputs, inputs, **_told(given))
+        return self._begin_each("collectives.reduce_scatter_single", outputs, inputs, **_told(given))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced

@@ -20,26 +20,11 @@ from arraycomm.core.interface.kinds import KINDS, RECORDED
 
 from .options import method
 
-
-class HookOpName(enum.IntEnum):
-    """What an operation is. Forms of one collective (of lists, of one output) have one name."""
-
-    SEND = 0
-    RECV = 1
-    BROADCAST = 2
-    ALLREDUCE = 3
-    REDUCE = 4
-    ALLGATHER = 5
-    REDUCE_SCATTER = 6
-    ALLTOALL = 7
-    BARRIER = 8
-    SCATTER = 9
-    GATHER = 10
-    _ignore_ = ["_members", "_kind"]
-    _members = vars()
-    for _kind in KINDS.values():  # whose numbers go on where torch's end
-        if _kind.number > GATHER:
-            _members[_kind.name.upper()] = _kind.number
+_TORCHS = ("SEND", "RECV", "BROADCAST", "ALLREDUCE", "REDUCE", "ALLGATHER", "REDUCE_SCATTER", "ALLTOALL", "BARRIER", "SCATTER",
+           "GATHER")
+# What an operation is. Forms of one collective (of lists, of one output) have one name. Our numbers go on where torch's end.
+HookOpName: Any = enum.IntEnum("HookOpName", {name: number for number, name in enumerate(_TORCHS)} | {
+    kind.name.upper(): kind.number for kind in KINDS.values() if kind.number >= len(_TORCHS)})
 
 
 _NAMES = {name: HookOpName[method(name if name in KINDS else name.removeprefix("i")).upper()] for name in RECORDED}
@@ -53,7 +38,7 @@ class PreHookArgs(Record):
     a strided array that is packed.
     """
 
-    name: HookOpName
+    name: enum.IntEnum  # a HookOpName
     op_id: int
     input_tensors: list[Any]
     output_tensors: list[Any]
