@@ -40,7 +40,7 @@ def reduce_all(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | 
     arguments.same_dtype(*places, parts=True)
     reduction, *_ = [arguments.reduction("all_reduce", op, place.dtype) for place in places]  # it depends on op alone
     parts = arguments.in_parts(places)
-    waiting = [Held(partial(pg.core.all_reduce, place, reduction, out=place), x, settle, (pg.core, place, reduction))
+    waiting = [Held(partial(pg.core.all_reduce, place, reduction, out=place), (x,), settle, (pg.core, place, reduction))
                for x, place, settle in zip(xs, parts, settles, strict=True)]
     return start_all(waiting, bool(async_op))
 

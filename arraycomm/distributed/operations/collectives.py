@@ -53,7 +53,7 @@ def _all_reduce(tensor: Any, op: ReduceOp, group: ProcessGroup | None, async_op:
     place, settle = arguments.written("tensor", tensor)
     reduction = arguments.reduction("all_reduce", op, place.dtype)
     start = partial(pg.core.all_reduce, place, reduction, out=place)
-    return begin(pg, Held(start, tensor, settle, (pg.core, place, reduction)), async_op)
+    return begin(pg, Held(start, (tensor,), settle, (pg.core, place, reduction)), async_op, together=True)
 
 
 def reduce(tensor: Any, dst: int | None = None, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
@@ -66,8 +66,8 @@ def reduce(tensor: Any, dst: int | None = None, op: ReduceOp = ReduceOp.SUM, gro
     gets = pg.rank() == root
     place, settle = arguments.written("tensor", tensor) if gets else (arguments.read("tensor", tensor), None)
     reduction = arguments.reduction("reduce", op, place.dtype)
-    pending = pg.core.reduce(place, root, reduction, out=place if gets else None, async_op=async_op)
-    return ended(pending, async_op, (tensor,), settle)
+    start = partial(pg.core.reduce, place, root, reduction, out=place if gets else None)
+    return begin(pg, Held(start, (tensor,), settle), async_op)
 
 
 def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, async_op: bool = False,
@@ -83,8 +83,8 @@ def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = 
         return None
     root, async_op = arguments.peer(pg, src, group_src), bool(async_op)
     place, settle = (arguments.read("tensor", tensor), None) if pg.rank() == root else arguments.written("tensor", tensor)
-    pending = pg.core.broadcast(place, root, out=None if place.readonly else place, async_op=async_op)
-    return ended(pending, async_op, (tensor,), settle)
+    start = partial(pg.core.broadcast, place, root, out=None if place.readonly else place)
+    return begin(pg, Held(start, (tensor,), settle), async_op)
 
 
 def all_gather_single(output_tensor: Any, input_tensor: Any, group: ProcessGroup | None = None,
@@ -107,7 +107,7 @@ def _all_gather_single(output: Any, input: Any, group: ProcessGroup | None, asyn
     arguments.same_dtype(source, place)
     _check_size("output_tensor", place, "input_tensor", source, pg.size())
     start = partial(pg.core.all_gather, flat(source), out=flat(place))
-    return begin(pg, Held(start, output, settle), async_op)
+    return begin(pg, Held(start, (output,), settle), async_op, together=True)
 
 
 def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: ProcessGroup | None = None,
@@ -139,7 +139,7 @@ def _reduce_scatter_single(output: Any, input: Any, op: ReduceOp, group: Process
     _check_size("input", source, "output", place, pg.size())
     reduction = arguments.reduction("reduce_scatter_single", op, source.dtype)
     start = partial(pg.core.reduce_scatter, flat(source), reduction, out=flat(place))
-    return begin(pg, Held(start, output, settle), async_op)
+    return begin(pg, Held(start, (output,), settle), async_op, together=True)
 
 
 def reduce_scatter_tensor(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,

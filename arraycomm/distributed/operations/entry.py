@@ -24,16 +24,17 @@ _LEVEL = 4  # frames from world.member() to who called the function that calls e
 def entered(group: Any, what: str, level: int = _LEVEL) -> ProcessGroup | None:
     """The group of a call; None, after a warning, for ranks outside. What a coalescing manager holds back goes first."""
     pg = member(group, what, level)
-    if pg is not None and pg.collected:
+    if pg is not None and pg.collected and not pg.holds_all:
         run_held(pg)
     return pg
 
 
 class Held(Record):
-    """One collective. start(async_op=) runs it; settle() brings the result to where it belongs; reduces: an all_reduce's."""
+    """One operation. start(async_op=) runs it; settle() brings the result to where it belongs, the arrays; reduces: an
+    all_reduce's."""
 
     start: Callable[..., Any]
-    array: Any
+    arrays: Sequence[Any]
     settle: Callable[[], Any] | None = None
     reduces: tuple[Group, Buffer, ReduceOp] | None = None
 
@@ -46,10 +47,11 @@ class HeldWork:
                          "the manager, after its `with` has ended")
 
 
-def begin(pg: ProcessGroup, held: Held, async_op: bool) -> Any:
-    """What the call returns: for an operation that has begun, or for one that a coalescing manager of the group holds back."""
-    if pg.collected is None:
-        return ended(held.start(async_op=async_op), async_op, (held.array,), held.settle)
+def begin(pg: ProcessGroup, held: Held, async_op: bool, *, together: bool = False) -> Any:
+    """What the call returns: for an operation that has begun, or for one that the group holds back. together: a coalescing
+    manager does so."""
+    if pg.collected is None or not (together or pg.holds_all):
+        return ended(held.start(async_op=async_op), async_op, held.arrays, held.settle)
     pg.collected.append(held)
     return HeldWork() if async_op else None
 
@@ -86,7 +88,7 @@ def _start(run: Sequence[Held], async_op: bool) -> Work | None:
             if step is not None:
                 step()
 
-    return ended(Several(pending), async_op, [held.array for held in run], settle)
+    return ended(Several(pending), async_op, [x for held in run for x in held.arrays], settle)
 
 
 def _key(held: Held) -> tuple[Any, ...]:

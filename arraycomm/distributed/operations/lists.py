@@ -5,13 +5,15 @@ Parameters and errors as in collectives.py. Lists of slices that follow each oth
 
 from __future__ import annotations
 
+from functools import partial
+
 from arraycomm.core.arrays.dlpack import overlaps
 from arraycomm.core.arrays.joined import flat, joined, target
 from arraycomm.core.base.typed import Any
 
 from ..process_groups.process_group import ProcessGroup
 from . import arguments
-from .entry import entered
+from .entry import Held, begin, entered
 from .reduce_op import ReduceOp
 from .work import Work, ended
 
@@ -29,8 +31,8 @@ def all_gather(tensor_list: list[Any], tensor: Any, group: ProcessGroup | None =
     even, source = len(set(counts)) == 1, flat(source)
     if not even and overlaps(source, whole):
         source = arguments.apart(source, whole)
-    pending = pg.core.all_gather(source, counts=None if even else counts, out=whole, async_op=bool(async_op))
-    return ended(pending, bool(async_op), tensor_list, arguments.both(spread, settle))
+    start = partial(pg.core.all_gather, source, counts=None if even else counts, out=whole)
+    return begin(pg, Held(start, tensor_list, arguments.both(spread, settle)), bool(async_op))
 
 
 def gather(tensor: Any, gather_list: list[Any] | None = None, dst: int | None = None, group: ProcessGroup | None = None,
@@ -44,14 +46,14 @@ def gather(tensor: Any, gather_list: list[Any] | None = None, dst: int | None = 
     if pg.rank() != root:
         if gather_list:
             raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
-        return ended(core.gather(flat(source), root, async_op=async_op), async_op, ())
+        return begin(pg, Held(partial(core.gather, flat(source), root), ()), async_op)
     if not gather_list:
         raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
     places, settle = arguments.written_all("gather_list", gather_list)
     arguments.one_each("gather_list", places, pg.size(), source, places)
     whole, spread = target(places)
-    pending = core.gather(flat(source), root, out=whole, async_op=async_op)
-    return ended(pending, async_op, gather_list, arguments.both(spread, settle))
+    start = partial(core.gather, flat(source), root, out=whole)
+    return begin(pg, Held(start, gather_list, arguments.both(spread, settle)), async_op)
 
 
 def scatter(tensor: Any, scatter_list: list[Any] | None = None, src: int | None = None, group: ProcessGroup | None = None,
@@ -66,13 +68,13 @@ def scatter(tensor: Any, scatter_list: list[Any] | None = None, src: int | None 
     if pg.rank() != root:
         if scatter_list:
             raise ValueError("Argument ``scatter_list`` must NOT be specified on non-source ranks.")
-        return ended(core.scatter(None, root, out=to, async_op=async_op), async_op, (tensor,), settle)
+        return begin(pg, Held(partial(core.scatter, None, root, out=to), (tensor,), settle), async_op)
     if not scatter_list:
         raise ValueError("Argument ``scatter_list`` must be specified on source rank.")
     sources = arguments.read_all("scatter_list", scatter_list)
     arguments.one_each("scatter_list", sources, pg.size(), place, sources)
     whole = arguments.apart(joined(sources), to)
-    return ended(core.scatter(whole, root, out=to, async_op=async_op), async_op, (tensor,), settle)
+    return begin(pg, Held(partial(core.scatter, whole, root, out=to), (tensor,), settle), async_op)
 
 
 def reduce_scatter(output: Any, input_list: list[Any], op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
@@ -87,9 +89,8 @@ def reduce_scatter(output: Any, input_list: list[Any], op: ReduceOp = ReduceOp.S
     reduction = arguments.reduction("reduce_scatter", op, place.dtype)
     counts, to = [source.count for source in sources], flat(place)
     whole = arguments.apart(joined(sources), to)
-    pending = pg.core.reduce_scatter(whole, reduction, counts=None if len(set(counts)) == 1 else counts, out=to,
-                                                  async_op=bool(async_op))
-    return ended(pending, bool(async_op), (output,), settle)
+    start = partial(pg.core.reduce_scatter, whole, reduction, counts=None if len(set(counts)) == 1 else counts, out=to)
+    return begin(pg, Held(start, (output,), settle), bool(async_op))
 
 
 def all_to_all(output_tensor_list: list[Any], input_tensor_list: list[Any], group: ProcessGroup | None = None,

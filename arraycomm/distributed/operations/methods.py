@@ -19,11 +19,11 @@ from itertools import chain
 from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.group.exchange import gather_integers, mismatch
 from arraycomm.core.group.group import Group
-from arraycomm.core.interface.kinds import COLLECTIVES, RECORDED
+from arraycomm.core.interface.kinds import RECORDED
 
 from ..process_groups.options import Options
 from .forms import forms
-from .work import Several, Work
+from .work import Several, Work, ended
 
 if TYPE_CHECKING:
     from ..process_groups.process_group import ProcessGroup
@@ -82,59 +82,20 @@ def _told(given: dict[str, Any], root_name: str = "") -> dict[str, Any]:
     return ({root_name: 0} if root_name else {}) | told | {"async_op": True}
 
 
-_BEGINS = COLLECTIVES | {"isend", "irecv"}
-
-
-class Later:
-    """The core's Work of a call that is made once all have been checked."""
-
-    def __init__(self, begin: Callable[[], Any]) -> None:
-        self._begin, self._pending = begin, None
-
-    def begin(self) -> None:
-        self._pending = self._begin()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._pending, name)
-
-
-class Recorder:
-    """A core group whose operations are noted instead of begun."""
-
-    def __init__(self, core: Any) -> None:
-        self._core, self.calls = core, list[Later]()
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._core, name)
-        return partial(self._note, found) if name in _BEGINS else found
-
-    def _note(self, found: Callable[..., Any], *args: Any, **named: Any) -> Later:
-        self.calls.append(Later(partial(found, *args, **named)))
-        return self.calls[-1]
-
-
-def begin_each(view: ProcessGroup, what: str, calls: Sequence[Callable[[ProcessGroup], Work]]) -> Work:
+def begin_each(view: ProcessGroup, what: str, calls: Sequence[Callable[[ProcessGroup], object]]) -> Work:
     """view: a handle of the group that nobody else has. what: a collective's name, of which all ranks make as many calls; ""
     for messages.
 
     Raises what the calls raise, and CollectiveMismatch where other ranks make fewer or more.
     """
-    core: Any = view.core
-    recorder: Any = Recorder(core)
-    view.core, view.plain, view.rooted = recorder, None, None
-    works: list[Work] = []
-    try:
-        for call in calls:
-            works.append(call(view))
-        if what:
-            _agree(core, what, len(calls))
-        for noted in recorder.calls:
-            noted.begin()
-    except BaseException:
-        for work in works[sum(noted._pending is not None for noted in recorder.calls):]:
-            work._settle = None  # it has not begun, and never ends
-        raise
-    return Work(Several(recorder.calls), list(chain.from_iterable(work._arrays for work in works)),
+    collected: list[Any] = []
+    view.hold(collected, everything=True)
+    for call in calls:
+        call(view)
+    if what:
+        _agree(view.core, what, len(calls))
+    works: Any = [ended(held.start(async_op=True), True, held.arrays, held.settle) for held in collected]
+    return Work(Several([work._pending for work in works]), list(chain.from_iterable(held.arrays for held in collected)),
                 lambda: [work.wait() for work in works])
 
 

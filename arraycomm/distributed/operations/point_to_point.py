@@ -15,7 +15,7 @@ from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import is_outside, resolve
 from . import arguments
 from .arguments import packed, peer
-from .entry import current, entered
+from .entry import Held, begin, current, entered
 from .methods import untimed
 from .work import Message, Receive, Work
 
@@ -65,7 +65,7 @@ def isend(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None
         return None
     to = _rank("dst", pg, dst, group_dst)
     _sendable(tensor, tag)
-    return Message(pg.core.isend(tensor, to, tag), (tensor,))
+    return _begun(pg, Message, lambda async_op: pg.core.isend(tensor, to, tag), tensor)
 
 
 def irecv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
@@ -76,7 +76,11 @@ def irecv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None
         return None
     source = _source(pg, src, group_src)
     _receivable(tensor, tag)
-    return Receive(pg.core.irecv(source, tag, out=tensor), (tensor,))
+    return _begun(pg, Receive, lambda async_op: pg.core.irecv(source, tag, out=tensor), tensor)
+
+
+def _begun(pg: ProcessGroup, kind: type[Work], start: Callable[..., Any], tensor: Any) -> Work:
+    return begin(pg, Held(start, (tensor,)), True) if pg.holds_all else kind(start(async_op=True), (tensor,))
 
 
 def _rank(name: str, pg: ProcessGroup, rank: Any, group_rank: Any) -> int:

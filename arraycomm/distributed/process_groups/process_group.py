@@ -107,13 +107,14 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
         return (f"<arraycomm.distributed.ProcessGroup {self.group_name!r} ({self.group_desc}): rank {self.rank()} of "
                 f"{self.size()}, {self.config}>")
 
-    def hold(self, collected: list[Any] | None) -> None:
-        """What a coalescing manager collects its operations in; None: calls are carried out at once.
+    def hold(self, collected: list[Any] | None, *, everything: bool = False) -> None:
+        """What a coalescing manager collects its operations in; None: calls are carried out at once. everything: messages and
+        collectives of all kinds are collected.
 
         plain is the core group while calls need nothing else and nobody watches, rooted too if ranks of the world are its
         ranks; otherwise None.
         """
-        self.collected = collected
+        self.collected, self.holds_all = collected, everything
         self.plain: Any = self.core if collected is None and not self.watched else None
         self.rooted: Any = self.plain if self.ranks == tuple(range(len(self.ranks))) else None
 
