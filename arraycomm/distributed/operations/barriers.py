@@ -16,7 +16,7 @@ from arraycomm.core.bootstrap.store.connections import StoreLost
 
 from ..process_groups.process_group import ProcessGroup, seconds_of
 from ..store import PrefixStore
-from .entry import current, entered
+from .entry import current, entered, operation
 from .methods import untimed
 from .work import Work, duration, ended
 
@@ -43,8 +43,8 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
     return ended(pg.core.barrier(async_op=bool(async_op), timeout=seconds), bool(async_op), ())
 
 
-def monitored_barrier(group: ProcessGroup | None = None, timeout: timedelta | None = None,
-                      wait_all_ranks: bool = False) -> None:
+@operation()
+def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
     """A barrier with a timeout (None: the group's; 0: who is not there yet is missing) whose error names the ranks that did not
     come: RuntimeError on all ranks, or on none. They meet in the store.
 
@@ -52,13 +52,10 @@ def monitored_barrier(group: ProcessGroup | None = None, timeout: timedelta | No
     that missed one meets the others in the next, if a collective of the group is in between; otherwise its next call is the one
     that it missed, and after that error they meet again. The group stays usable, unless a rank has died.
     """
-    pg = entered(group, "monitored_barrier")
-    if pg is None:
-        return
     limit = duration(timeout)
-    seconds = pg.core.timeout if limit is None else 0.0 if limit == timedelta(0) else seconds_of(limit)
-    if pg.size() > 1:
-        _Monitored(pg).wait(seconds, wait_all_ranks)
+    seconds = group.core.timeout if limit is None else 0.0 if limit == timedelta(0) else seconds_of(limit)
+    if group.size() > 1:
+        _Monitored(group).wait(seconds, wait_all_ranks)
 
 
 class _Monitored:

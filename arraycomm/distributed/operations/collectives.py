@@ -21,7 +21,7 @@ from arraycomm.core.group.shapes import row
 from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import member
 from . import arguments
-from .entry import Held, begin, current, entered, run_held
+from .entry import Held, begin, current, entered, operation, run_held
 from .reduce_op import ReduceOp
 from .work import ENDED, Work, ended
 
@@ -56,18 +56,16 @@ def _all_reduce(tensor: Any, op: ReduceOp, group: ProcessGroup | None, async_op:
     return begin(pg, Held(start, (tensor,), settle, (pg.core, place, reduction)), async_op, together=True)
 
 
-def reduce(tensor: Any, dst: int | None = None, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
+@operation()
+def reduce(tensor: Any, dst: int | None = None, op: ReduceOp = ReduceOp.SUM, group: Any = None,
            async_op: bool = False, group_dst: int | None = None) -> Work | None:
     """As all_reduce, but only rank dst (of the world; or group_dst, of the group) gets the result."""
-    pg = entered(group, "reduce")
-    if pg is None:
-        return None
-    root, async_op = arguments.peer(pg, dst, group_dst), bool(async_op)
-    gets = pg.rank() == root
+    root, async_op = arguments.peer(group, dst, group_dst), bool(async_op)
+    gets = group.rank() == root
     place, settle = arguments.written("tensor", tensor) if gets else (arguments.read("tensor", tensor), None)
     reduction = arguments.reduction("reduce", op, place.dtype)
-    start = partial(pg.core.reduce, place, root, reduction, out=place if gets else None)
-    return begin(pg, Held(start, (tensor,), settle), async_op)
+    start = partial(group.core.reduce, place, root, reduction, out=place if gets else None)
+    return begin(group, Held(start, (tensor,), settle), async_op)
 
 
 def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, async_op: bool = False,
@@ -149,23 +147,21 @@ def reduce_scatter_tensor(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, 
     return reduce_scatter_single(output, input, op, group, async_op)
 
 
+@operation()
 def all_to_all_single(output: Any, input: Any, output_split_sizes: Sequence[int] | None = None,
-                      input_split_sizes: Sequence[int] | None = None, group: ProcessGroup | None = None,
+                      input_split_sizes: Sequence[int] | None = None, group: Any = None,
                       async_op: bool = False) -> Work | None:
     """Part d of the input, cut along the first dimension, goes to rank d; the output joins the parts that come.
 
     Split sizes: rows for (from) each rank; None or empty cuts into equal parts. Where one rank gives any, all must.
     """
-    pg = entered(group, "all_to_all_single")
-    if pg is None:
-        return None
     source = arguments.read("input", input)
     place, settle = arguments.written("output", output)
     arguments.same_dtype(source, place)
     give = arguments.whole("input_split_sizes", input_split_sizes)
     take = arguments.whole("output_split_sizes", output_split_sizes)
-    sends, receives = _splits(pg.size(), source, give), _splits(pg.size(), place, take)
-    core, async_op, source, to = pg.core, bool(async_op), arguments.apart(flat(source), place), flat(place)
+    sends, receives = _splits(group.size(), source, give), _splits(group.size(), place, take)
+    core, async_op, source, to = group.core, bool(async_op), arguments.apart(flat(source), place), flat(place)
     if not give and not take:
         if source.count != to.count:
             raise RuntimeError(f"`output` has {to.count} elements and `input` {source.count}, but no split sizes")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import groupby
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.joined import update
 from arraycomm.core.arrays.types import ReduceOp
 from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import Any
+from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.group.group import Group
 
 from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import member, state
 from .work import Several, Work, ended
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 current: Any = state  # for plain calls, current.default.plain._plain_all_reduce(...): there may be neither the one nor the other.
 # What these do not take the slow path does, which finds out what is the matter.
@@ -27,6 +34,30 @@ def entered(group: Any, what: str, level: int = _LEVEL) -> ProcessGroup | None:
     if pg is not None and pg.collected and not pg.holds_all:
         run_held(pg)
     return pg
+
+
+def operation(warning: str = "") -> Callable[[_Function], _Function]:
+    """Decorates a function of a group: its `group` is the ProcessGroup, and entered; ranks outside get None. warning: of an older
+    function, "{}" is its name."""
+
+    def decorate(function: _Function) -> _Function:
+        place = function.__code__.co_varnames.index("group")
+
+        @wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            if warning:
+                warnings.warn(warning.format(function.__name__), FutureWarning, stacklevel=2)
+            pg = entered(given[place] if len(given) > place else named.get("group"), function.__name__)
+            if pg is None:
+                return None
+            if len(given) > place:
+                return function(*given[:place], pg, *given[place + 1 :], **named)
+            return function(*given, **{**named, "group": pg})
+
+        found: Any = call
+        return found  # type: ignore[no-any-return]
+
+    return decorate
 
 
 class Held(Record):

@@ -6,7 +6,6 @@ Each list has the same length k on all ranks; array i of rank r counts as member
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 
 from arraycomm.core.arrays.buffer import Buffer
@@ -17,18 +16,13 @@ from arraycomm.core.base.errors import DeviceError
 from arraycomm.core.base.typed import Any
 from arraycomm.core.group.local import reduce_into
 
-from ..process_groups.process_group import ProcessGroup
 from . import arguments
 from .arguments import both, same_dtype, same_shape
-from .entry import entered
+from .entry import operation
 from .reduce_op import ReduceOp
 from .work import Work, ended
 
-
-def _begun(name: str, group: Any) -> ProcessGroup | None:
-    warnings.warn(f"`torch.distributed.{name}` is deprecated: torch.distributed's preferred programming model is one device per "
-                  "process", FutureWarning, stacklevel=3)
-    return entered(group, name, 5)
+_OLDER = "`torch.distributed.{}` is deprecated: torch.distributed's preferred programming model is one device per process"
 
 
 def _places(name: str, xs: Any) -> tuple[list[Buffer], Callable[[], Any] | None]:
@@ -46,16 +40,14 @@ def _chosen(name: str, index: int, xs: Sequence[Any]) -> int:
     return index
 
 
-def broadcast_multigpu(tensor_list: list[Any], src: int, group: ProcessGroup | None = None, async_op: bool = False,
+@operation(_OLDER)
+def broadcast_multigpu(tensor_list: list[Any], src: int, group: Any = None, async_op: bool = False,
                        src_tensor: int = 0) -> Work | None:
     """Array src_tensor of rank src into all arrays of all ranks."""
-    pg = _begun("broadcast_multigpu", group)
-    if pg is None:
-        return None
-    root = arguments.peer(pg, src, None)
+    root = arguments.peer(group, src, None)
     places, settle = _places("tensor_list", tensor_list)
     first = places[_chosen("src_tensor", src_tensor, places)]
-    pending = pg.core.broadcast(first, root, out=first, async_op=bool(async_op))
+    pending = group.core.broadcast(first, root, out=first, async_op=bool(async_op))
     return ended(pending, bool(async_op), tensor_list, both(lambda: _copies(first, places), settle))
 
 
@@ -65,30 +57,26 @@ def _copies(first: Buffer, places: Sequence[Buffer]) -> None:
             copy(first, place)
 
 
-def all_reduce_multigpu(tensor_list: list[Any], op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
+@operation(_OLDER)
+def all_reduce_multigpu(tensor_list: list[Any], op: ReduceOp = ReduceOp.SUM, group: Any = None,
                         async_op: bool = False) -> Work | None:
     """The reduction of all arrays of all ranks, in all of them."""
-    pg = _begun("all_reduce_multigpu", group)
-    if pg is None:
-        return None
     places, settle = _places("tensor_list", tensor_list)
     first, reduction = _reduced("all_reduce_multigpu", places, op)
-    pending = pg.core.all_reduce(first, reduction, out=first, async_op=bool(async_op))
+    pending = group.core.all_reduce(first, reduction, out=first, async_op=bool(async_op))
     return ended(pending, bool(async_op), tensor_list, both(lambda: _copies(first, places), settle))
 
 
-def reduce_multigpu(tensor_list: list[Any], dst: int, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
+@operation(_OLDER)
+def reduce_multigpu(tensor_list: list[Any], dst: int, op: ReduceOp = ReduceOp.SUM, group: Any = None,
                     async_op: bool = False, dst_tensor: int = 0) -> Work | None:
     """The reduction of all arrays of all ranks, in array dst_tensor of rank dst."""
-    pg = _begun("reduce_multigpu", group)
-    if pg is None:
-        return None
-    root = arguments.peer(pg, dst, None)
+    root = arguments.peer(group, dst, None)
     places, settle = _places("tensor_list", tensor_list)
     place = places[_chosen("dst_tensor", dst_tensor, places)]
     first, reduction = _reduced("reduce_multigpu", places, op)
-    out = first if pg.rank() == root else None
-    pending = pg.core.reduce(first, root, reduction, out=out, async_op=bool(async_op))
+    out = first if group.rank() == root else None
+    pending = group.core.reduce(first, root, reduction, out=out, async_op=bool(async_op))
     return ended(pending, bool(async_op), tensor_list, None if out is None else both(lambda: copy(first, place), settle))
 
 
@@ -102,16 +90,14 @@ def _reduced(what: str, places: Sequence[Buffer], op: ReduceOp) -> tuple[Buffer,
     return first, "sum" if reduction.name == "premul_sum" else reduction
 
 
-def all_gather_multigpu(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any], group: ProcessGroup | None = None,
+@operation(_OLDER)
+def all_gather_multigpu(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any], group: Any = None,
                         async_op: bool = False) -> Work | None:
     """Every array of every rank, in order, into each of the output lists, of which there is one for each input."""
-    pg = _begun("all_gather_multigpu", group)
-    if pg is None:
-        return None
     sources = arguments.read_all("input_tensor_list", input_tensor_list)
     outputs = [_places("output_tensor_lists", xs) for xs in output_tensor_lists]
-    if len(outputs) != len(sources) or any(len(places) != len(sources) * pg.size() for places, _ in outputs):
-        raise RuntimeError(f"all_gather_multigpu needs {len(sources)} output lists of {len(sources) * pg.size()} tensors, got "
+    if len(outputs) != len(sources) or any(len(places) != len(sources) * group.size() for places, _ in outputs):
+        raise RuntimeError(f"all_gather_multigpu needs {len(sources)} output lists of {len(sources) * group.size()} tensors, got "
                            f"{[len(places) for places, _ in outputs]}")
     for places, _ in outputs:
         same_dtype(*sources, *places)
@@ -119,25 +105,23 @@ def all_gather_multigpu(output_tensor_lists: list[list[Any]], input_tensor_list:
     wholes, spreads = zip(*(target(places) for places, _ in outputs), strict=True)
     steps: list[Any] = [functools.partial(_copies, wholes[0], wholes), *spreads, *(last for _, last in outputs)]
     source, whole = arguments.apart(joined(sources), wholes[0]), wholes[0]
-    pending = pg.core.all_gather(source, out=whole, async_op=bool(async_op))
+    pending = group.core.all_gather(source, out=whole, async_op=bool(async_op))
     return ended(pending, bool(async_op), [x for xs in output_tensor_lists for x in xs], functools.reduce(both, steps))
 
 
+@operation(_OLDER)
 def reduce_scatter_multigpu(output_tensor_list: list[Any], input_tensor_lists: list[list[Any]], op: ReduceOp = ReduceOp.SUM,
-                            group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
+                            group: Any = None, async_op: bool = False) -> Work | None:
     """Entry r * k + i of all input lists of all ranks, reduced, in output i of rank r."""
-    pg = _begun("reduce_scatter_multigpu", group)
-    if pg is None:
-        return None
     places, settle = _places("output_tensor_list", output_tensor_list)
     inputs = [arguments.read_all("input_tensor_lists", xs) for xs in input_tensor_lists]
-    if len(inputs) != len(places) or any(len(sources) != len(places) * pg.size() for sources in inputs):
-        raise RuntimeError(f"reduce_scatter_multigpu needs {len(places)} input lists of {len(places) * pg.size()} tensors, got "
-                           f"{[len(sources) for sources in inputs]}")
+    if len(inputs) != len(places) or any(len(sources) != len(places) * group.size() for sources in inputs):
+        raise RuntimeError(f"reduce_scatter_multigpu needs {len(places)} input lists of {len(places) * group.size()} tensors, "
+                           f"got {[len(sources) for sources in inputs]}")
     for sources in inputs:
         same_dtype(*places, *sources)
         same_shape("input_tensor_lists", places[0].shape, sources)
     first, reduction = _reduced("reduce_scatter_multigpu", [joined(sources) for sources in inputs], op)
     whole, spread = target(places)
-    pending = pg.core.reduce_scatter(first, reduction, out=whole, async_op=bool(async_op))
+    pending = group.core.reduce_scatter(first, reduction, out=whole, async_op=bool(async_op))
     return ended(pending, bool(async_op), output_tensor_list, both(spread, settle))

@@ -14,7 +14,7 @@ from arraycomm.core.base.typed import Any
 from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import resolve
 from .arguments import other, peer, wrong_type
-from .entry import entered
+from .entry import operation
 
 
 def _pickle() -> bool:
@@ -28,62 +28,54 @@ def _list(name: str, value: object, size: int | None = None) -> None:
         raise RuntimeError(f"`{name}` has {len(value)} entries, must be the size of the group, {size}")
 
 
-def all_gather_object(object_list: list[Any], obj: Any, group: ProcessGroup | None = None) -> None:
+@operation()
+def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
     """Every rank's object, in rank order, into the list, which has one entry for each rank."""
-    pg = entered(group, "all_gather_object")
-    if pg is None:
-        return
-    _list("object_list", object_list, pg.size())
-    object_list[:] = pg.core.all_gather_object(obj, allow_pickle=_pickle())
+    _list("object_list", object_list, group.size())
+    object_list[:] = group.core.all_gather_object(obj, allow_pickle=_pickle())
 
 
+@operation()
 def gather_object(obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None,
-                  group: ProcessGroup | None = None, group_dst: int | None = None) -> None:
+                  group: Any = None, group_dst: int | None = None) -> None:
     """Every rank's object, in rank order, into the list of rank dst (0 by default), which alone gives one."""
-    pg = entered(group, "gather_object")
-    if pg is None:
-        return
-    root = peer(pg, 0 if dst is None and group_dst is None else dst, group_dst)
-    if pg.rank() != root and object_gather_list:
+    root = peer(group, 0 if dst is None and group_dst is None else dst, group_dst)
+    if group.rank() != root and object_gather_list:
         raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
-    if pg.rank() == root:
+    if group.rank() == root:
         if not object_gather_list:
             raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
-        _list("object_gather_list", object_gather_list, pg.size())
-    found = pg.core.gather_object(obj, root, allow_pickle=_pickle())
+        _list("object_gather_list", object_gather_list, group.size())
+    found = group.core.gather_object(obj, root, allow_pickle=_pickle())
     if found is not None and object_gather_list is not None:
         object_gather_list[:] = found
 
 
-def broadcast_object_list(object_list: list[Any], src: int | None = None, group: ProcessGroup | None = None, device: Any = None,
+@operation()
+def broadcast_object_list(object_list: list[Any], src: int | None = None, group: Any = None, device: Any = None,
                           group_src: int | None = None) -> None:
     """The objects of rank src's list (0 by default) into the lists of all others, which are as long."""
-    pg = entered(group, "broadcast_object_list")
-    if pg is None:
-        return
     _list("object_list", object_list)
     if not object_list:
         raise ValueError("broadcast_object_list needs a list of at least one object, the same number on all ranks")
-    root = peer(pg, 0 if src is None and group_src is None else src, group_src)
-    _fill("object_list", object_list, pg.core.broadcast_object(object_list, root, allow_pickle=_pickle()), root)
+    root = peer(group, 0 if src is None and group_src is None else src, group_src)
+    _fill("object_list", object_list, group.core.broadcast_object(object_list, root, allow_pickle=_pickle()), root)
 
 
+@operation()
 def scatter_object_list(scatter_object_output_list: list[Any], scatter_object_input_list: Sequence[Any] | None = None,
-                        src: int | None = None, group: ProcessGroup | None = None, group_src: int | None = None) -> None:
+                        src: int | None = None, group: Any = None, group_src: int | None = None) -> None:
     """Entry r of rank src's input list (src 0 by default) becomes the first entry of rank r's output list."""
-    pg = entered(group, "scatter_object_list")
-    if pg is None:
-        return
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ValueError("Expected argument scatter_object_output_list to be a list of size at least 1.")
-    root = peer(pg, 0 if src is None and group_src is None else src, group_src)
-    if pg.rank() == root:
+    root = peer(group, 0 if src is None and group_src is None else src, group_src)
+    if group.rank() == root:
         if scatter_object_input_list is None:
             raise ValueError("source rank must provide non-None scatter_object_input_list")
-        if len(scatter_object_input_list) != pg.size():
+        if len(scatter_object_input_list) != group.size():
             raise RuntimeError(f"`scatter_object_input_list` has {len(scatter_object_input_list)} entries, must be the size of "
-                               f"the group, {pg.size()}")
-    scatter_object_output_list[0] = pg.core.scatter_objects(scatter_object_input_list, root, allow_pickle=_pickle())
+                               f"the group, {group.size()}")
+    scatter_object_output_list[0] = group.core.scatter_objects(scatter_object_input_list, root, allow_pickle=_pickle())
 
 
 def send_object_list(object_list: list[Any], dst: int | None = None, group: ProcessGroup | None = None, device: Any = None,

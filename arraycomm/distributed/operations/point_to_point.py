@@ -15,7 +15,7 @@ from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import is_outside, resolve
 from . import arguments
 from .arguments import packed, peer
-from .entry import Held, begin, current, entered
+from .entry import Held, begin, current, entered, operation
 from .methods import untimed
 from .work import Message, Receive, Work
 
@@ -57,26 +57,20 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
     return pg.ranks[pg.core.recv(source, tag, out=tensor).source]
 
 
-def isend(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
-          group_dst: int | None = None) -> Work | None:
+@operation()
+def isend(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> Work | None:
     """As send(), but gives a Work at once; the array must not be changed before it has ended. To this rank itself, too."""
-    pg = entered(group, "isend")
-    if pg is None:
-        return None
-    to = _rank("dst", pg, dst, group_dst)
+    to = _rank("dst", group, dst, group_dst)
     _sendable(tensor, tag)
-    return _begun(pg, Message, lambda async_op: pg.core.isend(tensor, to, tag), tensor)
+    return _begun(group, Message, lambda async_op: group.core.isend(tensor, to, tag), tensor)
 
 
-def irecv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
-          group_src: int | None = None) -> Work | None:
+@operation()
+def irecv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> Work | None:
     """As recv(), but gives a Work at once, whose source_rank() is the sender's rank in the group."""
-    pg = entered(group, "irecv")
-    if pg is None:
-        return None
-    source = _source(pg, src, group_src)
+    source = _source(group, src, group_src)
     _receivable(tensor, tag)
-    return _begun(pg, Receive, lambda async_op: pg.core.irecv(source, tag, out=tensor), tensor)
+    return _begun(group, Receive, lambda async_op: group.core.irecv(source, tag, out=tensor), tensor)
 
 
 def _begun(pg: ProcessGroup, kind: type[Work], start: Callable[..., Any], tensor: Any) -> Work:
