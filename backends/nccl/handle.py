@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 
 from arraycomm.core.base import threads
@@ -16,45 +17,6 @@ from .library import IN_PROGRESS, Library, translate
 
 _DEREGISTERING = 5.0  # s; it waits for nobody
 _SHORTEST, _LONGEST = 2e-5, 2e-3  # s between looks at a communicator that is in progress: NCCL has nothing to sleep on
-
-
-class Apart:
-    """A call of NCCL's that may wait for other ranks, in a thread of its own, so that its caller can give up. An abandoned thread
-    runs until NCCL returns, and then only calls `too_late`."""
-
-    def __init__(self, name: str, call: Callable[[], int], on: Callable[[], AbstractContextManager[None]],
-                 too_late: Callable[[], None] | None) -> None:
-        """on: the context of the call, the thread's current device."""
-        self._call, self._on, self._too_late = call, on, too_late
-        self._lock, self.ended, self._left = threading.Lock(), threading.Event(), False
-        self._code = 0
-        self._error: BaseException | None = None
-        threads.start(threading.Thread(target=self._run, name=f"arraycomm {name}", daemon=True))
-
-    def _run(self) -> None:
-        try:
-            with self._on():
-                self._code = self._call()
-        except BaseException as error:
-            self._error = error
-        with self._lock:
-            self.ended.set()
-            left = self._left
-        if left and self._too_late is not None:
-            self._too_late()
-
-    def result(self) -> int:
-        """What the call gave, when it has ended. Raises what it raised."""
-        if self._error is not None:
-            raise self._error
-        return self._code
-
-    def leave(self) -> None:
-        """The caller has given up waiting."""
-        with self._lock:
-            self._left, ended = True, self.ended.is_set()
-        if ended and self._too_late is not None:
-            self._too_late()
 
 
 class Handle:
@@ -97,16 +59,29 @@ class Handle:
             self.abort()
             raise
 
-    def _apart(self, name: str, call: Callable[[], int], timeout: float, too_late: Callable[[], None] | None = None) -> int:
-        """The code of a call that may wait for the peers. too_late: called at its end when nobody waits for that any more."""
-        apart, end = Apart(name, call, self._on, too_late), time.monotonic() + timeout
+    def _apart(self, name: str, call: Callable[[], int], timeout: float, too_late: Callable[[], None] = lambda: None) -> int:
+        """The code of a call that may wait for the peers, made by a thread, so that its caller can give up. An abandoned thread
+        runs until NCCL returns. too_late: called then."""
+        apart: Future[int] = Future()
+
+        def run() -> None:
+            try:
+                with self._on():
+                    code = call()
+            except BaseException as error:
+                apart.set_exception(error)
+            else:
+                apart.set_result(code)
+
+        threads.start(threading.Thread(target=run, name=f"arraycomm {name}", daemon=True))
+        end = time.monotonic() + timeout
         try:
-            while not apart.ended.wait(_LONGEST):
+            while not wait([apart], _LONGEST).done:
                 self.check()
                 if time.monotonic() >= end:
                     raise self._late(name, timeout)
         except BaseException:
-            apart.leave()
+            apart.add_done_callback(lambda _: too_late())
             raise
         return apart.result()
 

@@ -141,30 +141,24 @@ def read_mesh(mesh: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(shape, ranks) of nested lists or of an array. TypeError, ValueError for what is no grid of integers."""
     if hasattr(mesh, "__dlpack__") and hasattr(mesh, "tolist"):
         mesh = mesh.tolist()
-    shape: list[int] = []
-    level = mesh
-    while isinstance(level, _ROWS):
-        if not level:
-            raise ValueError("a mesh needs at least one rank along each dimension")
-        shape.append(len(level))
-        level = level[0]
-    ranks = tuple(_leaves(mesh, shape))
+    shape, ranks = _leaves(mesh)
     if len(set(ranks)) != len(ranks):
         twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
         raise ValueError(f"each rank may be in a mesh once; there twice or more: {twice}")
-    return tuple(shape), ranks
+    return shape, tuple(ranks)
 
 
-def _leaves(level: Any, shape: Sequence[int]) -> Iterable[int]:
-    if not shape:
-        if isinstance(level, _ROWS):
-            raise ValueError("the rows of a mesh must be equally long")
+def _leaves(level: Any) -> tuple[tuple[int, ...], list[int]]:
+    if not isinstance(level, _ROWS):
         if isinstance(level, bool) or not hasattr(level, "__index__") and (not isinstance(level, float) or level % 1):
             raise TypeError(f"a mesh holds global ranks, which are integers; got {level!r}")
-        return [int(level)]
-    if not isinstance(level, _ROWS) or len(level) != shape[0]:
+        return (), [int(level)]
+    if not level:
+        raise ValueError("a mesh needs at least one rank along each dimension")
+    shapes, leaves = zip(*map(_leaves, level), strict=True)
+    if len(set(shapes)) > 1:
         raise ValueError("the rows of a mesh must be equally long")
-    return itertools.chain.from_iterable(_leaves(part, shape[1:]) for part in level)
+    return (len(level), *shapes[0]), list(itertools.chain.from_iterable(leaves))
 
 
 def check_names(device_type: str, shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...] | None:
