@@ -81,40 +81,17 @@ class Staged:
     def collective(self, kind: Kind, src: Buffer | None, dst: Buffer | None, op: ReduceOp | None = None, root: int = -1,
                    counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Work | None:
-        sides = [buffer for buffer in (src, dst) if buffer is not None]
-        exchanges = kind.cuts and kind.joins
-        cut = not exchanges or counts is None
-        if kind.cuts or kind.joins:
-            block = sides[0].count // self._host.size if exchanges else sides[-1 if kind.cuts else 0].count
-            each = [block] * self._host.size if counts is None else list(counts)
-            gives = each if kind.cuts else [each[self._host.rank]]
-            gets = each if kind.joins else [each[self._host.rank]]
-        else:
-            gives = gets = [sides[0].count]
-        if not cut:  # nobody knows the longest part of all ranks: one piece
-            gives, gets = [sides[0].count], [sides[1].count]
-
-        def call(source: Buffer | None, target: Buffer | None, now: list[int] | None, **more: Any) -> Work | None:
-            return self._host.collective(kind, source, target, op, root, now if cut else counts, receives, **more)
-
-        return self._staged(kind, src, gives, dst, gets, layout, timeout, async_op, call=call,
-                            uneven=cut and counts is not None, cut=cut, op=op, root=root)
-
-    def _staged(self, kind: Kind, src: Buffer | None, gives: list[int], dst: Buffer | None, gets: list[int], layout: int,
-                timeout: float | None, async_op: bool, *, call: Callable[..., Any], uneven: bool, cut: bool, op: ReduceOp | None,
-                root: int) -> Work | None:
-        """gives, gets: elements of the blocks of src and of dst, on ranks that have none too. uneven: of different length.
-        cut: into pieces."""
-        name, together = kind.name, not (kind.cuts or kind.joins)
-        any_buffer = src if src is not None else dst
-        assert any_buffer is not None
+        touched = [buffer for buffer in (src, dst) if buffer is not None]
+        cut = counts is None or not (kind.cuts and kind.joins)  # else nobody knows the longest part of all ranks: one piece
+        gives, gets = self._blocks(kind, touched, counts) if cut else ([touched[0].count], [touched[1].count])
+        name, together, uneven = kind.name, not (kind.cuts or kind.joins), cut and counts is not None
         blocks = gives if len(gives) > len(gets) else gets
-        longest, width = max(*gives, *gets), DType(any_buffer.dtype).itemsize
+        longest, width = max(*gives, *gets), DType(touched[0].dtype).itemsize
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         nbytes = longest * width * len(blocks)
         long = cut and longest * width >= _LONG and self._host.size > 1
-        if long and not kind.scans and self._may_reach(any_buffer.dtype, op, nbytes):
-            what = hash((layout, kind.number, root, any_buffer.dtype,
+        if long and not kind.scans and self._may_reach(touched[0].dtype, op, nbytes):
+            what = hash((layout, kind.number, root, touched[0].dtype,
                          *((op.code, *struct.pack("d", op.factor)) if op else ()), *blocks))
             moves = Moves(name, self._host.rank, root if kind.gives == lib.ACOMM_ROOT else None, op, gives, gets)
             if self._between_devices(moves, what, src, dst, nbytes, deadline, async_op):
@@ -126,15 +103,25 @@ class Staged:
         sides = Side(src, gives, per_piece) if src else None, Side(dst, gets, per_piece) if dst else None
 
         def step(source: Buffer | None, target: Buffer | None, index: int, **more: Any) -> Any:
-            now = pieces.counts(blocks, index, per_piece) if uneven else None
-            return call(source, target, now, layout=piece_layout(layout, index, number), **more)
+            now = pieces.counts(blocks, index, per_piece) if uneven else counts
+            return self._host.collective(kind, source, target, op, root, now, receives,
+                                         layout=piece_layout(layout, index, number), **more)
 
         operation = Operation(name, *sides, number, deadline, step, together=together)
         if number > 1 and self._host.size > 1 and not self._shared:
             self._share(name, operation.touches, piece_layout(layout, -1, number), deadline, async_op=async_op)
         self._settle_before(operation.touches)
-        work = self._carry_out(operation, any_buffer.device_index, async_op, self._failed)
+        work = self._carry_out(operation, touched[0].device_index, async_op, self._failed)
         return None if work is None else Held(self._begun(work))
+
+    def _blocks(self, kind: Kind, touched: Sequence[Buffer], counts: Sequence[int] | None) -> tuple[list[int], list[int]]:
+        """Elements of the blocks of what is given and of what is got, on ranks that have none too."""
+        if not (kind.cuts or kind.joins):
+            return [touched[0].count], [touched[0].count]
+        block = touched[0].count // self._host.size if kind.cuts and kind.joins else touched[-1 if kind.cuts else 0].count
+        each = [block] * self._host.size if counts is None else list(counts)
+        mine = [each[self._host.rank]]
+        return each if kind.cuts else mine, each if kind.joins else mine
 
     def _may_reach(self, dtype: int, op: ReduceOp | None, nbytes: int) -> bool:
         """Whether such operations go from device to device, or it is to be found out. The same on all ranks."""

@@ -60,7 +60,7 @@ class Backend(str):
         (arraycomm.core.interface.backend) for the ranks of one group.
 
         func: called as func(store, rank, world_size, timeout) on each rank of a new group, with a store of that group's
-            own and a timedelta; in the extended form as func(options, pg_options), see derived.DistributedBackendOptions.
+            own and a timedelta; in the extended form as func(options, pg_options), with options as PluginBackend.open() has them.
         devices: types that it serves, "cpu" or ["cpu", "cuda"]; None: both of these.
         A name that a program has registered is replaced, as in torch, with a warning. Raises ValueError for a name of this
         package's own and an unknown device type.

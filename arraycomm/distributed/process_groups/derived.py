@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from importlib import import_module
+from types import SimpleNamespace
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.types import DEVICE_TYPES, DType
@@ -198,18 +199,6 @@ def _moved(src: Buffer, dst: Buffer) -> Any:
 _NEEDED = ("rank", "size", "name", "closed", "close", "abort", "check_peers")  # what Group uses beside the operations
 
 
-class DistributedBackendOptions:
-    """What a backend of the extended form gets: where its ranks meet, and which of them this is."""
-
-    def __init__(self, meeting: Rendezvous, timeout: float, group_id: str, ranks: Sequence[int]) -> None:
-        self.store = meeting.store
-        self.group_rank = meeting.rank
-        self.group_size = meeting.size
-        self.timeout = timedelta(seconds=timeout)
-        self.group_id = group_id
-        self.global_ranks_in_group = list(ranks)
-
-
 class PluginBackend:
     """Follows arraycomm.core.interface.backend.Backend. ranks: the global ones of the group that it is to open."""
 
@@ -229,7 +218,8 @@ class PluginBackend:
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> Communicator:
         """Raises TypeError when what the function made is no Communicator, else what it raises."""
         if self._plugin.extended_api:
-            options = DistributedBackendOptions(meeting, timeout, name, self._ranks)
+            options = SimpleNamespace(store=meeting.store, group_rank=meeting.rank, group_size=meeting.size, group_id=name,
+                                      timeout=timedelta(seconds=timeout), global_ranks_in_group=list(self._ranks))
             made: Any = self._plugin.creator_fn(options, self._options)
         else:
             made = self._plugin.creator_fn(meeting.store, meeting.rank, meeting.size, timedelta(seconds=timeout))
