@@ -111,7 +111,7 @@ def _alone(backend: str, *, store: Any = None, **unknown: Any) -> tuple[Rendezvo
 
 def _part_of_environment(timeout: timedelta) -> tuple[Rendezvous, str]:
     """All groups of env:// meet in one store, because its address can be served once."""
-    met = state.meeting or state.shared
+    met = state.shared if state.default is None else state.default.meeting
     if met is None:
         met = state.shared = rendezvous("env://", timeout=timeout, name="objects")
     return part_of(met, "object")

@@ -28,10 +28,10 @@ FORGED: list[Callable[[bytes, str], bytes]] = [  # of what a rank would write th
     lambda content, about: b"\xff" * 99]
 
 
-def _agree(store: HashStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def _agree(store: HashStore) -> None:
     core = SimpleNamespace(name="world", ranks=[0, 1], check_peers=lambda: None)
-    group: Any = SimpleNamespace(rank=lambda: 0, size=lambda: 2, group_name="0", core=core)
-    monkeypatch.setattr(groups, "_meeting", lambda: SimpleNamespace(store=store, secret=SECRET))
+    meeting = SimpleNamespace(store=store, secret=SECRET)
+    group: Any = SimpleNamespace(rank=lambda: 0, size=lambda: 2, group_name="0", core=core, meeting=meeting)
     groups._agree(group, 7, "a split", 20)
 
 
@@ -61,16 +61,16 @@ CASES: dict[str, tuple[str, bytes, str, Callable[..., object]]] = {  # key, cont
 
 @pytest.mark.parametrize("forge", range(len(FORGED)))
 @pytest.mark.parametrize("case", CASES)
-def test_what_somebody_else_wrote_is_refused(case: str, forge: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_somebody_else_wrote_is_refused(case: str, forge: int) -> None:
     key, content, about, read = CASES[case]
     store = HashStore()
     store.set(key, FORGED[forge](content, about))
     with pytest.raises(AuthFailed, match="without the signature of this job"):
-        read(store, monkeypatch) if case == "agree" else read(store)
+        read(store)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_a_rank_wrote_is_believed(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_rank_wrote_is_believed(case: str) -> None:
     """So the forged ones above are refused for their signature alone."""
     key, content, about, read = CASES[case]
     store = HashStore()
@@ -80,7 +80,7 @@ def test_what_a_rank_wrote_is_believed(case: str, monkeypatch: pytest.MonkeyPatc
             "backend": "has backend 'socket'"}.get(case)
     if said:
         with pytest.raises((ValueError, DistStoreError), match=said):
-            read(store, monkeypatch) if case == "agree" else read(store)
+            read(store)
     else:
         read(store)
     assert case != "end" or store.check([f"{MEET}/end"])

@@ -55,7 +55,7 @@ def operation(warning: str = "") -> Callable[[_Function], _Function]:
             return function(*given, **{**named, "group": pg})
 
         found: Any = call
-        return found  # type: ignore[no-any-return]
+        return found
 
     return decorate
 

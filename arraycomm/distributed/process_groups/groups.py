@@ -124,9 +124,9 @@ def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = No
     turn = _next_turn(members)
     name = f"{','.join(map(str, members))}#{turn}" if use_local_synchronization else state.next_name()
     if world.rank() in members:
-        core = open_part(world, _meeting(), members, turn, config, seconds, pg_options)
+        core = open_part(members, turn, config, seconds, pg_options)
         group: Any = ProcessGroup.of(core, members, name=name, desc=group_desc, backend=asked, config=config,
-                                  meeting=_meeting(), bound_device_id=device)
+                                  meeting=world.meeting, bound_device_id=device)
         state.groups[name] = group
     else:
         state.outside, group = tuple(members), GroupMember.NON_GROUP_MEMBER
@@ -144,12 +144,6 @@ def _members(ranks: Sequence[int] | None, size: int, sort: bool) -> list[int]:
                          f"init_process_group: {len(members)} ranks of {size}")
     checked = check_ranks(members, size)
     return sorted(checked) if sort else checked
-
-
-def _meeting() -> Any:
-    if state.meeting is None:
-        default_group()  # raises
-    return state.meeting
 
 
 def _next_turn(members: Sequence[int]) -> int:
@@ -176,7 +170,7 @@ def agree(group: ProcessGroup, what: str, seconds: float) -> None:
 
 def _agree(group: ProcessGroup, number: int, what: str, seconds: float) -> None:
     store = _agreement(group, number)
-    gathering = Gathering(store, group.rank(), group.size(), _meeting().secret, group.core.ranks)
+    gathering = Gathering(store, group.rank(), group.size(), group.meeting.secret, group.core.ranks)
     gathering.enter()
     try:
         about = f"what the ranks of group {group.group_name!r} ask for"
@@ -190,11 +184,11 @@ def _agree(group: ProcessGroup, number: int, what: str, seconds: float) -> None:
         gathering.fail(error)
         raise
     gathering.leave()
-    if group.rank() == 0 and number > 0 and _meeting().store.lists_keys:  # all have left the one before
+    if group.rank() == 0 and number > 0 and group.meeting.store.lists_keys:  # all have left the one before
         before = _agreement(group, number - 1)
         before.delete_key("what")
         Gathering(before, 0, group.size()).forget(MEET)
 
 
 def _agreement(group: ProcessGroup, number: int) -> PrefixStore:
-    return PrefixStore(f"agree/{group.core.name}/{number}", _meeting().store)
+    return PrefixStore(f"agree/{group.core.name}/{number}", group.meeting.store)

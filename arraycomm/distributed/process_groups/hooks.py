@@ -23,7 +23,8 @@ from .options import method
 _TORCHS = ("SEND", "RECV", "BROADCAST", "ALLREDUCE", "REDUCE", "ALLGATHER", "REDUCE_SCATTER", "ALLTOALL", "BARRIER", "SCATTER",
            "GATHER")
 # What an operation is. Forms of one collective (of lists, of one output) have one name. Our numbers go on where torch's end.
-HookOpName: Any = enum.IntEnum("HookOpName", {name: number for number, name in enumerate(_TORCHS)} | {
+_enumeration: Any = enum.IntEnum  # which type checkers want to see the names of
+HookOpName = _enumeration("HookOpName", {name: number for number, name in enumerate(_TORCHS)} | {
     kind.name.upper(): kind.number for kind in KINDS.values() if kind.number >= len(_TORCHS)})
 
 

@@ -116,7 +116,7 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
     name = state.next_name() if not alone else f"{alone}#0"
     state.default = ProcessGroup.of(core, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
                                  meeting=meeting, bound_device_id=device)
-    state.groups[name], state.meeting = state.default, meeting
+    state.groups[name] = state.default
     if os.environ.get("TORCH_DIST_INIT_BARRIER") == "1":
         try:
             agree(state.default, "init_process_group", seconds)

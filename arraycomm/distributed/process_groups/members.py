@@ -171,7 +171,6 @@ class Members:
     def _become(self: Any, meeting: Rendezvous) -> None:
         """Takes the place of the former members. They are left when the new ones have met: none of these needs them any more."""
         from .process_group import open_world
-        from .world import state
 
         core = open_world(meeting, self.config, self.core.timeout, None, self.bound_device_id)
         former, closing = untimed(self.core), self.meeting.close
@@ -179,8 +178,6 @@ class Members:
         if not isinstance(former, Nobody):
             former._end_with(None)
         former.close("reconfigure()")
-        if state.default is self:
-            state.meeting = meeting
         self.install(core, range(meeting.size), meeting._replace(close=closing))
 
 

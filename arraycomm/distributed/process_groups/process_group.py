@@ -31,7 +31,7 @@ from .backend import Backend, BackendConfig, BackendType
 from .derived import DerivedCommunicator, PluginBackend, Unopened
 from .hooks import Hooked
 from .members import Members
-from .world import state
+from .world import default_group, state
 
 if TYPE_CHECKING:
     from .window import Window
@@ -286,19 +286,19 @@ def part_of(meeting: Rendezvous, kind: str) -> tuple[Rendezvous, str]:
     return meeting.part(range(meeting.size), name), name
 
 
-def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], turn: int, config: BackendConfig,
-              timeout: float, pg_options: Any) -> Group:
-    """The core group of these ranks of the default group `parent`. They alone call it.
+def open_part(ranks: Sequence[int], turn: int, config: BackendConfig, timeout: float, pg_options: Any) -> Group:
+    """The core group of these ranks of the default group. They alone call it.
 
     turn: how many groups of these ranks there were before.
     """
+    parent = default_group()
     _announce_ignored(config, pg_options)
     label = f"{numbered(ranks)}#{turn}"
     if shares(parent, config, pg_options):
         return parent.core.subgroup(ranks, label, timeout=timeout, backends=config.engines())
     chosen, label = _chosen(config, pg_options, ranks, parent.bound_device_id), f"{config.spelled()} {label}"
     with counted_in(parent.core.ranks, parent.core.name, [parent.core.ranks[rank] for rank in ranks]):
-        return open_group(meeting.part(ranks, label), chosen, timeout, label)
+        return open_group(parent.meeting.part(ranks, label), chosen, timeout, label)
 
 
 def shares(parent: ProcessGroup, config: BackendConfig, pg_options: Any) -> bool:

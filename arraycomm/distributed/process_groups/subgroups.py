@@ -14,7 +14,7 @@ from arraycomm.core.group.group import Group
 from ..operations.methods import untimed
 from . import backend as backends
 from .backend import BackendConfig
-from .groups import _meeting, _next_turn, agree, new_group
+from .groups import _next_turn, agree, new_group
 from .process_group import ProcessGroup, _announce_ignored, check_rank, check_ranks, open_part, seconds_of, shares
 from .world import GroupMember, default_group, is_outside, resolve, state
 
@@ -134,9 +134,9 @@ def _open(parent: ProcessGroup, members: Sequence[int], config: BackendConfig, s
           desc: str | None, name: str) -> ProcessGroup:
     world = default_group()
     with counted_in([world.core.ranks[rank] for rank in parent.ranks], parent.core.name):
-        core = open_part(world, _meeting(), members, _next_turn(members), config, seconds, pg_options)
+        core = open_part(members, _next_turn(members), config, seconds, pg_options)
     made = ProcessGroup.of(core, members, name=name, desc=desc, backend=str(config) if parent.config is not config else
-                        parent.backend, config=config, meeting=_meeting(), bound_device_id=parent.bound_device_id)
+                        parent.backend, config=config, meeting=world.meeting, bound_device_id=parent.bound_device_id)
     state.groups[name] = made
     return made
 
@@ -191,7 +191,7 @@ def _of_its_own(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) ->
     """A core group of them that has nothing of the old one's."""
     world, members = default_group(), [old.ranks[rank] for rank in remaining]
     with counted_in([world.core.ranks[rank] for rank in old.ranks], old.core.name):
-        core = open_part(world, _meeting(), members, _next_turn(members), old.config, old.core.timeout, pg_options)
+        core = open_part(members, _next_turn(members), old.config, old.core.timeout, pg_options)
         try:
             core.barrier()  # where one has died as well, nobody gives the old group up: all are to try again from there
         except BaseException as error:
@@ -207,17 +207,17 @@ def _replaced(old: ProcessGroup, core: Group, remaining: Sequence[int]) -> Proce
         for other in state.groups.values():
             if other is not old:
                 other.shutdown()
-        shrunk, count, meeting = [*state.shrunk, old], state.count, _meeting()
+        shrunk, count = [*state.shrunk, old], state.count
         state.clear()
         state.shrunk, state.count = shrunk, count
-        state.meeting = meeting.part(remaining, f"shrunk/{old.core.name}/{len(shrunk)}")
+        meeting = old.meeting.part(remaining, f"shrunk/{old.core.name}/{len(shrunk)}")
         name = state.next_name()
     else:
-        ranks = [old.ranks[rank] for rank in remaining]
+        ranks, meeting = [old.ranks[rank] for rank in remaining], old.meeting
         del state.groups[old.group_name]
         name = f"{old.group_name}:shrunk"
     made = state.groups[name] = ProcessGroup.of(core, ranks, name=name, desc=old.group_desc, backend=old.backend,
-                                                config=old.config, meeting=_meeting(), bound_device_id=old.bound_device_id)
+                                                config=old.config, meeting=meeting, bound_device_id=old.bound_device_id)
     state.default = state.default or made
     if core.timeout != old.core.timeout:
         made.set_timeout(timedelta(seconds=old.core.timeout))

@@ -40,7 +40,6 @@ class World:
 
     def clear(self) -> None:
         self.default: ProcessGroup | None = None
-        self.meeting: Rendezvous | None = None  # the default group's: its store is where later groups meet
         self.groups: dict[str, ProcessGroup] = {}  # open ones by name, the default group among them
         self.count = 0  # of names given; equal on all ranks
         self.made: Counter[tuple[int, ...]] = Counter()  # groups so far of the same members
