@@ -6,11 +6,9 @@ Where the ranks reach each other's memory, who asks does it, at once (backend.Ex
 
 from __future__ import annotations
 
-import threading
-
 from ..arrays.buffer import Buffer
-from ..arrays.dlpack import allocate, resolve, resolve_out
-from ..arrays.joined import flat
+from ..arrays.dlpack import resolve, resolve_out
+from ..arrays.joined import flat, on_host, through_host
 from ..arrays.types import DeviceType, DType, ReduceOp
 from ..base.errors import CollectiveTimeout, DeviceError
 from ..base.typed import Any
@@ -21,7 +19,6 @@ from .group import Group
 from .served import Served
 
 REDUCTIONS = ("sum", "product", "min", "max", "band", "bor", "bxor")
-_STAGED = 0  # tag of a rank's messages to itself
 _REFUSED = -1  # in the place of a count
 
 
@@ -62,7 +59,7 @@ class Window:
         if exposed is None:
             raise DeviceError(f"group {group.name!r} has no windows: only arraycomm's own engine has them")
         self.direct = exposed.direct
-        self._carrier = Direct(self._group, exposed) if exposed.direct else Served(self._group, exposed)
+        self._carrier = Direct(exposed) if exposed.direct else Served(self._group, exposed)
         if not self.direct:
             self.fence(self._group.timeout)  # makes the connections, for which Python's lock is needed
 
@@ -138,29 +135,25 @@ class Window:
 
 
 class Direct:
-    """What carries a window's operations where ranks reach each other's memory: nothing is pending. As Served."""
+    """What carries a window's operations where ranks reach each other's memory: nothing is pending. As Served. Arrays on a
+    device go through host memory."""
 
-    def __init__(self, group: Group, exposed: Exposed) -> None:
-        self._group, self._exposed = group, exposed
-        self._staging = threading.Lock()  # messages to oneself: the next one is for who gave it
+    def __init__(self, exposed: Exposed) -> None:
+        self._exposed = exposed
         self.fence = exposed.fence
         self.wait_signal = exposed.wait_signal
 
     def put(self, source: Buffer, rank: int, offset: int) -> list[Any]:
-        self._exposed.put(source if source.device_type == DeviceType.CPU else self._fetched(source), rank, offset)
+        self._exposed.put(on_host(source), rank, offset)
         return []
 
     def accumulate(self, source: Buffer, rank: int, offset: int, op: ReduceOp) -> list[Any]:
-        self._exposed.accumulate(source if source.device_type == DeviceType.CPU else self._fetched(source), rank, offset, op)
+        self._exposed.accumulate(on_host(source), rank, offset, op)
         return []
 
     def get(self, to: Buffer, rank: int, offset: int) -> list[Any]:
-        if to.device_type == DeviceType.CPU:
-            self._exposed.get(to, rank, offset)
-            return []
-        found = allocate((to.count,), to.dtype)
-        self._exposed.get(found, rank, offset)
-        self._staged(found, to)
+        with through_host(to) as memory:
+            self._exposed.get(memory, rank, offset)
         return []
 
     def signal(self, rank: int) -> list[Any]:
@@ -170,19 +163,6 @@ class Direct:
     @property
     def failed(self) -> bool:
         return self._exposed.failed
-
-    def _fetched(self, source: Buffer) -> Buffer:
-        """An array of a device, in host memory."""
-        found = allocate((source.count,), source.dtype)
-        self._staged(source, found)
-        return found
-
-    def _staged(self, source: Buffer, to: Buffer) -> None:
-        """Copies from a device or to one: as a message to this rank."""
-        with self._staging:
-            pending = self._group.isend(source, self._group.rank, _STAGED)
-            self._group.recv(self._group.rank, _STAGED, out=to)
-            pending.wait()
 
 
 def _own(x: Any) -> Buffer:
