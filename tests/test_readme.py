@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import arraycomm
+
+from .conformance import mpi
 from .ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,11 +97,33 @@ if rank == 1:
 if rank == 0:
     print(squares, table[:, 0], high[99])
 """
-    out = run(tmp_path / "program.py", blocks("docs/guide/from-mpi4py.md")[0] + seen, *LAUNCH, "-n", "3")
+    out = run(tmp_path / "program.py", blocks("docs/guide/from-mpi4py.md")[1] + seen, *LAUNCH, "-n", "3")
     assert sorted(out.splitlines()) == [
         "[rank 0] [0, 1, 4] [0 1 2] 99",
         "[rank 1] 99 1 None (300,) 3 None [[3. 3. 3.]] [ 1 11 21] [0 1 1 2 2 2] [1 1 1] 1",
         "[rank 1] {'a': 7, 'b': 3.14} 0 999.0 5.0 [0] (2+3j) 1 None [0, 1, 4]"]
+
+
+def test_hosts_and_ranks_of_other_groups() -> None:
+    """Two rows of the table for those who come from mpi4py."""
+    def work(group: arraycomm.Group) -> tuple[tuple[int, ...], int]:
+        hosts = group.all_gather_object("even" if group.rank % 2 == 0 else "odd")
+        here = group.split(hosts.index(hosts[group.rank]))
+        assert here is not None
+        return here.ranks, group.ranks.index(here.ranks[1])
+
+    assert arraycomm.run(work, 4) == [((0, 2), 2), ((1, 3), 3)] * 2
+
+
+def test_from_mpi4py_step_by_step(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    path = tmp_path / "program.py"
+    path.write_text(blocks("docs/guide/from-mpi4py.md")[0])
+    environ = {**mpi.environ("openmpi"), "MPI4PY_LIBMPI": str(mpi.library_file("openmpi"))}
+    done = subprocess.run([*mpi.command("openmpi", 2), sys.executable, str(path)], capture_output=True, text=True, timeout=LIMIT,
+                          env=environ)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("[ True  True]") == 2
 
 
 def test_going_on_without_the_lost(tmp_path: Path) -> None:
