@@ -29,7 +29,7 @@ FLAGS = ["-std=gnu11", "-ffp-contract=off", "-fvisibility=hidden", "-D_GNU_SOURC
 JOBS = 2
 ARCHIVED = ("arraycomm", "backends", "bench", "cffi_build", "tests", "docs", "examples", ".ci", ".github")
 FILES = ("LICENSE", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", ".clang-format", ".editorconfig", ".pre-commit-config.yaml",
-         "mkdocs.yml")
+         "mkdocs.yml", "CODE_OF_CONDUCT.md", "CITATION.cff")
 
 
 def sanitizers() -> list[str]:

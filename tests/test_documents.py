@@ -39,3 +39,27 @@ def test_commands_page_has_every_option() -> None:
 def test_every_page_is_in_the_site() -> None:
     listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]))
     assert listed == {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+
+
+def test_the_citation_is_of_this_version() -> None:
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == release.version(ROOT) and citation["license"] == "Apache-2.0"
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+
+
+def test_templates_ask_for_what_there_is() -> None:
+    folder = ROOT / ".github"
+    text = "".join(path.read_text() for path in [folder / "pull_request_template.md", *folder.glob("ISSUE_TEMPLATE/*.md")])
+    scripts = (ROOT / "pyproject.toml").read_text()
+    commands = set(re.findall(r"\barraycomm-\w+", text))
+    assert commands and all(f"\n{command} = " in scripts for command in commands)
+    assert "@" not in text  # nobody's address
+
+
+def test_questions_are_answered_in_pages() -> None:
+    rows = [line for line in (ROOT / "docs/lab/questions.md").read_text().splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 20
+    for row in rows:
+        asked, answered = row.split(" | ")[1:3]
+        assert "https://github.com/" in asked and re.search(r"\]\(\.\./[^)]+|\]\(jax-coll", answered), row
