@@ -16,7 +16,7 @@ from .arguments import at_least, numbers
 
 _VALUE = "v" * 32
 _CALLS = 8  # between two looks at the clock
-# A set may return before it has come to the server, so it is also timed with a look at what it set.
+# A set of torch's may return before it has come to the server, so it is also timed with a look at what it set.
 OPERATIONS: dict[str, Callable[[Any, str], object]] = {
     "set": lambda store, key: store.set(key, _VALUE),
     "set, get": lambda store, key: (store.set(key, _VALUE), store.get(key)),

@@ -124,11 +124,9 @@ def _check(host: str, port: int, world_size: int | None, is_master: bool) -> Non
 
 def _serve(host: str, port: int, size: int | None, timeout: timedelta, listen_fd: int | None) -> core.TCPStore:
     """Returns before the workers have come: other masters may be among them."""
-    from arraycomm.core.bootstrap.store.torch_gate import Gate  # rare
-
     if listen_fd is not None:
         _listen_on(listen_fd, port)
-    return core.TCPStore(host, port, None, True, timeout, listen_fd=listen_fd, gate=Gate(size))
+    return core.TCPStore(host, port, None, True, timeout, listen_fd=listen_fd, torch=True)
 
 
 def _listen_on(descriptor: int, port: int) -> None:

@@ -17,7 +17,6 @@ from ..core.bootstrap import secret as secrets
 from ..core.bootstrap.address import loopback_address
 from ..core.bootstrap.store import PrefixStore, Store, TCPStore
 from ..core.bootstrap.store.connections import StoreLost
-from ..core.bootstrap.store.torch_gate import Gate
 
 _JOIN = timedelta(seconds=300)  # for all nodes to start
 _LEAVE = timedelta(seconds=60)  # for the other nodes to end after node 0 has
@@ -124,7 +123,7 @@ def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, po
     host = address or loopback_address()
     try:
         store = TCPStore(host, port, is_master=node_rank == 0, wait_for_workers=False, timeout=_JOIN, secret=secret or b"",
-                         gate=Gate(None))
+                         torch=True)
     except DistNetworkError as error:
         if nnodes > 1 and node_rank == 0:  # which is what a launcher takes itself for that is not told
             raise DistNetworkError(f"{error}. If this is not node 0 of the {nnodes}, give its --node-rank") from error

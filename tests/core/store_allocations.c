@@ -1,5 +1,5 @@
-/* A store's server and its clients, again and again: with each allocation of the server's that fails once, no key is lost and no answer
- * wrong. Who cannot be answered is told that there is no memory, or is disconnected. Compiled by test_store_allocations.py with
+/* A store's server and its clients, again and again: with each allocation of the server's that fails once, no key is lost and no
+ * answer wrong. Who cannot be answered is told that there is no memory, or is disconnected. Compiled by test_store_allocations.py with
  * allocations.h before everything, and with store_given_back.c. */
 #include <poll.h>
 #include <stdarg.h>
@@ -37,22 +37,17 @@ static int client(bool torch)
 {
     int ends[2];
     for (int try = 0; try < 2; try++) {
-        struct store_torch *translator = torch ? store_torch_new(2, complaints[1]) : NULL;
-        if ((torch && !translator) || socketpair(AF_UNIX, SOCK_STREAM, 0, ends))
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends))
             continue;
-        if (!store_server_admit(server, ends[1], translator))
+        if (!store_server_admit(server, ends[1], torch ? complaints[1] : STORE_MEMBER))
             return ends[0];
         check(errno == ENOMEM, "a client was refused for another reason");
-        store_torch_free(translator);
         close(ends[0]);
         close(ends[1]);
     }
     check(false, "no client was admitted");
     return -1;
 }
-
-static void put32(char *at, uint32_t value) { memcpy(at, &value, sizeof value); }
-static uint32_t get32(const char *at) { uint32_t value; memcpy(&value, at, sizeof value); return value; }
 
 static void put(int fd, const char *data, size_t size)
 {
@@ -77,54 +72,82 @@ static bool get(int fd, char *to, size_t size)
     return true;
 }
 
-/* A request of strings, up to NULL, and of `more` bytes of text behind the last. */
-static void ask_long(int fd, int op, uint32_t ms, uint32_t more, ...)
+/* A request of strings, up to NULL, and of `more` bytes of text behind the last. `times`: where it says how often, else -1. */
+static void ask_long(int fd, int op, int64_t times, size_t more, ...)
 {
-    const char *strings[160];
-    uint32_t count = 0, size = STORE_HEAD;
+    char *at = request;
     va_list list;
+    *at++ = (char)op;
+    if (times >= 0)
+        memcpy(at, &times, sizeof times), at += sizeof times;
     va_start(list, more);
-    while ((strings[count] = va_arg(list, const char *)))
-        count++;
-    va_end(list);
-    request[4] = (char)op;
-    put32(request + 5, ms);
-    put32(request + 9, count);
-    size += 4 * count;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t length = (uint32_t)strlen(strings[i]);
-        memcpy(request + size, strings[i], length);
-        size += length;
-        if (i == count - 1) {
-            memcpy(request + size, text, more);
-            size += more;
-            length += more;
-        }
-        put32(request + STORE_HEAD + 4 * i, length);
+    for (const char *string = va_arg(list, const char *), *next; string; string = next) {
+        next = va_arg(list, const char *);
+        uint64_t size = strlen(string), all = size + (next ? 0 : more);
+        memcpy(at, &all, sizeof all);
+        memcpy(at + sizeof all, string, size);
+        memcpy(at + sizeof all + size, text, all - size);
+        at += sizeof all + all;
     }
-    put32(request, size - 4);
-    put(fd, request, size);
+    va_end(list);
+    put(fd, request, (size_t)(at - request));
 }
-#define ask(fd, op, ms, ...) ask_long(fd, op, ms, 0, __VA_ARGS__, (const char *)NULL)
+#define ask(fd, op, times, ...) ask_long(fd, op, times, 0, __VA_ARGS__, (const char *)NULL)
 
-/* The code; `first` is the first string. */
-static int told(int fd, const char **first)
+static void ask_sum(int fd, const char *key, int64_t amount)
 {
-    *first = "";
-    if (fd < 0 || !get(fd, answer, STORE_HEAD))
+    uint64_t size = strlen(key);
+    request[0] = STORE_ADD;
+    memcpy(request + 1, &size, sizeof size);
+    memcpy(request + 9, key, size);
+    memcpy(request + 9 + size, &amount, sizeof amount);
+    put(fd, request, 17 + size);
+}
+
+static bool get_number(int fd, int64_t *number)
+{
+    return get(fd, (char *)number, sizeof *number);
+}
+
+/* A value, as text. */
+static bool get_bytes(int fd)
+{
+    int64_t size;
+    if (!get_number(fd, &size) || size < 0 || size >= ROOM || !get(fd, answer, (size_t)size))
+        return false;
+    answer[size] = 0;
+    return true;
+}
+
+/* What stands behind the status. */
+static bool get_rest(int fd, int op)
+{
+    int64_t count = op == STORE_AWAIT_VALUES || op == STORE_COMPARE_SET;
+    if (op == STORE_CHECK)
+        return get(fd, answer, 1) && (answer[0] = answer[0] ? '0' : '1', answer[1] = 0, true);
+    if (op == STORE_ADD || op == STORE_DELETE || op == STORE_QUEUE_LEN)
+        return get_number(fd, &count) && snprintf(answer, ROOM, "%lld", (long long)count);
+    if ((op == STORE_POP || op == STORE_LIST_KEYS) && !get_number(fd, &count))
+        return false;
+    for (answer[0] = 0; count; count--)
+        if (!get_bytes(fd))
+            return false;
+    return true;
+}
+
+/* The status of a request's answer; `first` is the value, or the number as text. */
+static int told(int fd, int op, const char **first)
+{
+    char code;
+    *first = answer;
+    answer[0] = 0;
+    if (fd < 0 || !get(fd, &code, 1))
         return GONE;
-    uint32_t rest = get32(answer) + 4 - STORE_HEAD;
-    if (!get(fd, answer + STORE_HEAD, rest))
-        return GONE;
-    answer[STORE_HEAD + rest] = 0;
-    uint32_t count = get32(answer + 9);
-    if (count == 1)
-        *first = answer + STORE_HEAD + 4;
-    int code = answer[4];
-    bool memory = code == STORE_OVER_QUOTA && strstr(answer + STORE_HEAD + 4 * count, "memory");
-    check(code != STORE_OVER_QUOTA || memory, "an error that says nothing of memory");
-    check(code == STORE_OK || memory || code == STORE_TIMED_OUT, "an answer that nobody expects");
-    check(!memory || has_failed(), "there is no memory, and nothing has failed");
+    if (code == STORE_OK)
+        return get_rest(fd, op) ? STORE_OK : GONE;
+    bool memory = code == STORE_OVER_QUOTA && get_bytes(fd) && strstr(answer, "memory");
+    check(memory, "an answer that nobody expects");
+    check(has_failed(), "there is no memory, and nothing has failed");
     return code;
 }
 
@@ -138,18 +161,18 @@ static void stay(int *fd, int code)
     *fd = client(false);
 }
 
-/* Asks, and again where there was no memory; if it was disconnected, what it asked for may have been done: `twice` does no harm. The
- * answer. */
-#define DO(fd, want, ...)                                                       \
+/* Asks, and again where there was no memory; if it was disconnected, what it asked for may have been done: `twice` does no harm.
+ * The answer. */
+#define DO(fd, want, op, ...)                                                   \
     do {                                                                        \
         const char *first;                                                      \
         int code;                                                               \
-        ask(*(fd), __VA_ARGS__);                                                \
-        code = told(*(fd), &first);                                             \
+        ask(*(fd), op, __VA_ARGS__);                                            \
+        code = told(*(fd), op, &first);                                         \
         stay(fd, code);                                                         \
         if (code != STORE_OK) {                                                 \
-            ask(*(fd), __VA_ARGS__);                                            \
-            code = told(*(fd), &first);                                         \
+            ask(*(fd), op, __VA_ARGS__);                                        \
+            code = told(*(fd), op, &first);                                     \
         }                                                                       \
         check(code == STORE_OK, "it fails twice: " #__VA_ARGS__);               \
         check(!(want) || !strcmp(first, (want) ? (want) : ""), "another answer: " #__VA_ARGS__); \
@@ -159,16 +182,16 @@ static void stay(int *fd, int code)
 static void many(int *fd)
 {
     const char *first;
-    ask(*fd, STORE_SET, 0, "m1", "a", "m2", "b", "m3", "c", "m1", "d");
-    int code = told(*fd, &first);
+    ask(*fd, STORE_MULTI_SET, 4, "m1", "a", "m2", "b", "m3", "c", "m1", "d");
+    int code = told(*fd, STORE_MULTI_SET, &first);
     stay(fd, code);
-    ask(*fd, STORE_CHECK, 0, "m1");
-    bool there = told(*fd, &first) == STORE_OK && !strcmp(first, "1");
-    ask(*fd, STORE_CHECK, 0, "m1", "m2", "m3");
-    bool all = told(*fd, &first) == STORE_OK && !strcmp(first, "1");
+    ask(*fd, STORE_CHECK, 1, "m1");
+    bool there = told(*fd, STORE_CHECK, &first) == STORE_OK && !strcmp(first, "1");
+    ask(*fd, STORE_CHECK, 3, "m1", "m2", "m3");
+    bool all = told(*fd, STORE_CHECK, &first) == STORE_OK && !strcmp(first, "1");
     check(there == all, "a part of a request was carried out");
     check(code == GONE || all == (code == STORE_OK), "the answer says otherwise");
-    DO(fd, NULL, STORE_SET, 0, "m1", "a", "m2", "b", "m3", "c");
+    DO(fd, NULL, STORE_MULTI_SET, 3, "m1", "a", "m2", "b", "m3", "c");
 }
 
 static void counts(int *fd)
@@ -176,13 +199,13 @@ static void counts(int *fd)
     const char *first;
     int sum = 0;
     for (int i = 0; i < 3; i++) {
-        ask(*fd, STORE_ADD, 0, "sum", "5");
-        int code = told(*fd, &first);
+        ask_sum(*fd, "sum", 5);
+        int code = told(*fd, STORE_ADD, &first);
         bool lost = code == GONE;
         sum += code == STORE_OK ? 5 : 0;
         stay(fd, code);
-        ask(*fd, STORE_ADD, 0, "sum", "0");
-        code = told(*fd, &first);
+        ask_sum(*fd, "sum", 0);
+        code = told(*fd, STORE_ADD, &first);
         stay(fd, code);
         if (lost && code == STORE_OK)
             sum = atoi(first) == sum + 5 ? sum + 5 : sum;
@@ -194,50 +217,39 @@ static void counts(int *fd)
 static void queue(int *fd)
 {
     const char *first;
-    ask(*fd, STORE_PUSH, 0, "q", "one");
-    int code = told(*fd, &first);
+    ask(*fd, STORE_PUSH, -1, "q", "one");
+    int code = told(*fd, STORE_PUSH, &first);
     stay(fd, code);
-    ask(*fd, STORE_QUEUE_LEN, 0, "q");
-    int again = told(*fd, &first);
+    ask(*fd, STORE_QUEUE_LEN, -1, "q");
+    int again = told(*fd, STORE_QUEUE_LEN, &first);
     stay(fd, again);
     bool pushed = again == STORE_OK ? !strcmp(first, "1") : code == STORE_OK;
     check(code != STORE_OVER_QUOTA || !pushed, "what could not be pushed is there");
     check(code != STORE_OK || pushed, "what was pushed is lost");
     if (!pushed)
         return;
-    ask(*fd, STORE_POP, 0, "q");
-    code = told(*fd, &first);
+    ask(*fd, STORE_POP, -1, "q");
+    code = told(*fd, STORE_POP, &first);
     check(code != STORE_OK || !strcmp(first, "one"), "another item");
     stay(fd, code);
     if (code == STORE_OVER_QUOTA)
-        DO(fd, "one", STORE_POP, 0, "q");
+        DO(fd, "one", STORE_POP, -1, "q");
 }
 
 /* Who waits is answered once the key is there, or is disconnected. */
 static void waits(int *fd, int *other)
 {
     const char *first;
-    ask(*other, STORE_WAIT, PATIENCE, "awaited");
-    DO(fd, NULL, STORE_SET, 0, "awaited", "");
-    int code = told(*other, &first);
+    ask(*other, STORE_WAIT, 1, "awaited");
+    DO(fd, NULL, STORE_SET, -1, "awaited", "");
+    int code = told(*other, STORE_WAIT, &first);
     check(code == STORE_OK || has_failed(), "who waited was not told");
     stay(other, code);
-    ask(*other, STORE_POP, PATIENCE, "items");
-    DO(fd, NULL, STORE_PUSH, 0, "items", "item");
-    code = told(*other, &first);
-    check(code != STORE_OK || !strcmp(first, "item"), "another item");
+    ask(*other, STORE_WAIT, 1, "items");
+    DO(fd, NULL, STORE_PUSH, -1, "items", "item");
+    code = told(*other, STORE_WAIT, &first);
+    check(code == STORE_OK || has_failed(), "who waited for an item was not told");
     stay(other, code);
-}
-
-/* A posted request's failure comes with the next answer. */
-static void posted(int *fd)
-{
-    const char *first;
-    ask(*fd, STORE_SET | STORE_POSTED, 0, "posted", "1");
-    ask(*fd, STORE_CHECK, 0, "posted");
-    int code = told(*fd, &first);
-    stay(fd, code);
-    check(code != STORE_OK || !strcmp(first, "1"), "what was posted is lost without a word");
 }
 
 /* What a client leaves is written, and who waits for it is told; the last will that it was told of counts, or the one before. */
@@ -245,41 +257,41 @@ static void wills(int *fd)
 {
     const char *first;
     int dying = client(false), code, last;
-    ask(dying, STORE_WILL, 0, "will", "left", "old");
-    code = told(dying, &first);
+    ask(dying, STORE_WILL, 2, "will", "", "left", "old");
+    code = told(dying, STORE_WILL, &first);
     if (code == STORE_OVER_QUOTA) {
-        ask(dying, STORE_WILL, 0, "will", "left", "old");
-        code = told(dying, &first);
+        ask(dying, STORE_WILL, 2, "will", "", "left", "old");
+        code = told(dying, STORE_WILL, &first);
     }
     if (code == GONE) { /* what it has asked for may be done, or not */
         close(dying);
         return;
     }
-    ask(dying, STORE_WILL, 0, "will", "left", "new", "more", "much");
-    last = told(dying, &first);
+    ask(dying, STORE_WILL, 3, "will", "", "left", "new", "more", "much");
+    last = told(dying, STORE_WILL, &first);
     close(dying);
-    DO(fd, NULL, STORE_WAIT, PATIENCE, "left");
-    ask(*fd, STORE_GET, 0, "left");
-    code = told(*fd, &first);
+    DO(fd, NULL, STORE_WAIT, 1, "left");
+    ask(*fd, STORE_AWAIT_VALUES, 1, "left");
+    code = told(*fd, STORE_AWAIT_VALUES, &first);
     stay(fd, code);
     if (code != STORE_OK)
         return;
     check(last == GONE || !strcmp(first, last == STORE_OK ? "new" : "old"), "another will");
     if (!strcmp(first, "new"))
-        DO(fd, "much", STORE_GET, PATIENCE, "more");
+        DO(fd, "much", STORE_AWAIT_VALUES, 1, "more");
 }
 
 static void long_values(int *fd)
 {
     for (int i = 0; i < 2; i++) {
         const char *first;
-        ask_long(*fd, STORE_SET, 0, LONG, "long", "", (const char *)NULL);
-        int code = told(*fd, &first);
+        ask_long(*fd, STORE_SET, -1, LONG, "long", "", (const char *)NULL);
+        int code = told(*fd, STORE_SET, &first);
         stay(fd, code);
         if (code != STORE_OK)
             continue;
-        ask(*fd, STORE_GET, 0, "long");
-        code = told(*fd, &first);
+        ask(*fd, STORE_AWAIT_VALUES, 1, "long");
+        code = told(*fd, STORE_AWAIT_VALUES, &first);
         stay(fd, code);
         check(code != STORE_OK || strlen(first) == LONG, "a long value is cut");
     }
@@ -287,37 +299,11 @@ static void long_values(int *fd)
 
 /* ---- of torch's kind ---- */
 
-static size_t put_bytes(char *at, const char *bytes)
-{
-    uint64_t size = strlen(bytes);
-    memcpy(at, &size, sizeof size);
-    memcpy(at + sizeof size, bytes, size);
-    return sizeof size + size;
-}
-
-/* A request of strings; `times` where it says how often, else 0. */
-static void ask_torch(int fd, int code, int64_t times, ...)
-{
-    char *at = request;
-    va_list list;
-    *at++ = (char)code;
-    if (times)
-        memcpy(at, &times, sizeof times), at += sizeof times;
-    va_start(list, times);
-    for (const char *string; (string = va_arg(list, const char *));)
-        at += put_bytes(at, string);
-    va_end(list);
-    put(fd, request, (size_t)(at - request));
-}
-
 static bool value(int fd, const char *want)
 {
-    uint64_t size;
-    if (!get(fd, (char *)&size, sizeof size) || size >= ROOM || !get(fd, answer, size))
-        return false;
-    answer[size] = 0;
-    check(!strcmp(answer, want), "another value for torch");
-    return true;
+    bool there = get_bytes(fd);
+    check(!there || !strcmp(answer, want), "another value for torch");
+    return there;
 }
 
 static void torch(void)
@@ -328,15 +314,15 @@ static void torch(void)
     put(fd, greeting, sizeof greeting);
     put(fd, ping, sizeof ping);
     bool there = get(fd, answer, 4);
-    ask_torch(fd, 1, 0, "/t1", "one", NULL);
-    ask_torch(fd, 1, 0, "/t2", "two", NULL);
-    ask_torch(fd, 3, 0, "/t1", NULL);
+    ask(fd, STORE_SET, -1, "/t1", "one");
+    ask(fd, STORE_SET, -1, "/t2", "two");
+    ask(fd, STORE_GET, -1, "/t1");
     there = there && value(fd, "one");
-    ask_torch(fd, 10, 2, "/t1", "/t2", NULL);
+    ask(fd, STORE_MULTI_GET, 2, "/t1", "/t2");
     there = there && value(fd, "one") && value(fd, "two");
-    ask_torch(fd, 6, 1, "/t2", NULL);
+    ask(fd, STORE_WAIT, 1, "/t2");
     there = there && get(fd, &byte, 1) && !byte;
-    ask_torch(fd, 6, 1, "/missing", NULL);
+    ask(fd, STORE_WAIT, 1, "/missing");
     put(fd, "\14", 1); /* gives that up */
     there = there && get(fd, &byte, 1);
     check(!there || byte == 1, "another answer to who gives up");
@@ -348,10 +334,10 @@ static void torch(void)
 
 static void all_is_there(int *fd)
 {
-    DO(fd, "a", STORE_GET, 0, "m1");
-    DO(fd, "c", STORE_GET, 0, "m3");
-    DO(fd, "1", STORE_CHECK, 0, "k0", "k20", "k69", "awaited");
-    DO(fd, "firstmore", STORE_GET, 0, "whole");
+    DO(fd, "a", STORE_AWAIT_VALUES, 1, "m1");
+    DO(fd, "c", STORE_AWAIT_VALUES, 1, "m3");
+    DO(fd, "1", STORE_CHECK, 4, "k0", "k20", "k69", "awaited");
+    DO(fd, "firstmore", STORE_AWAIT_VALUES, 1, "whole");
 }
 
 static void many_keys(int *fd)
@@ -359,26 +345,26 @@ static void many_keys(int *fd)
     char key[16];
     for (int i = 0; i < 70; i++) { /* the table grows */
         snprintf(key, sizeof key, "k%d", i);
-        DO(fd, NULL, STORE_SET, 0, key, "value");
+        DO(fd, NULL, STORE_SET, -1, key, "value");
     }
     const char *first;
-    ask(*fd, STORE_LIST_KEYS, 0, (const char *)NULL);
-    stay(fd, told(*fd, &first));
+    ask_long(*fd, STORE_LIST_KEYS, -1, 0, (const char *)NULL, (const char *)NULL);
+    stay(fd, told(*fd, STORE_LIST_KEYS, &first));
 }
 
 static void appended(int *fd)
 {
     const char *first;
-    DO(fd, "first", STORE_COMPARE_SET, 0, "whole", "", "first");
-    DO(fd, "first", STORE_COMPARE_SET, 0, "whole", "other", "third");
-    ask(*fd, STORE_APPEND, 0, "whole", "more");
-    int code = told(*fd, &first);
+    DO(fd, "first", STORE_COMPARE_SET, -1, "whole", "", "first");
+    DO(fd, "first", STORE_COMPARE_SET, -1, "whole", "other", "third");
+    ask(*fd, STORE_APPEND, -1, "whole", "more");
+    int code = told(*fd, STORE_APPEND, &first);
     stay(fd, code);
     if (code == STORE_OVER_QUOTA)
-        DO(fd, NULL, STORE_APPEND, 0, "whole", "more");
+        DO(fd, NULL, STORE_APPEND, -1, "whole", "more");
     if (code == GONE)
-        DO(fd, NULL, STORE_SET, 0, "whole", "firstmore");
-    DO(fd, NULL, STORE_DELETE, 0, "nothing");
+        DO(fd, NULL, STORE_SET, -1, "whole", "firstmore");
+    DO(fd, NULL, STORE_DELETE, -1, "nothing");
 }
 
 /* Whether so many allocations were made. */
@@ -398,7 +384,6 @@ static bool with_failing(long number)
     queue(&fd);
     many_keys(&fd);
     waits(&fd, &other);
-    posted(&fd);
     wills(&fd);
     long_values(&fd);
     torch();

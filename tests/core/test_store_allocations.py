@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[1] / "arraycomm" / "core" / "native"
 ENGINE = HERE.parents[1] / "backends" / "engine"
 PUBLIC = HERE.parents[1] / "arraycomm" / "include"
-SOURCES = [path for path in sorted((NATIVE / "store").glob("*.c")) if path.name not in ("python.c", "line.c")]
+SOURCES = [path for path in sorted((NATIVE / "store").glob("*.c")) if path.name != "python.c"]
 SOURCES.append(ENGINE / "base" / "process.c")
 COMPILER = os.environ.get("ARRAYCOMM_TEST_CC", "cc")
 FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-O1", "-g", "-pthread"]

@@ -101,7 +101,8 @@ def test_a_torn_line_is_passed_over(path: Path) -> None:
     store = FileStore(path, 1)
     store.set("k", "v")
     with open(path, "ab") as file:
-        file.write(encode(Op.SET, [b"torn", b"x" * 100])[:-5])
+        request = encode(Op.SET, [b"torn", b"x" * 100])
+        file.write(len(request).to_bytes(4, "little") + request[:-5])
     other = store.clone()
     assert other.list_keys() == ["k"]
     other.set("l", "w")

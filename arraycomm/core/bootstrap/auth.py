@@ -18,7 +18,7 @@ from ..base.errors import AuthFailed
 from ..base.log import log
 from ..base.printable import printable
 from ..base.record import Record
-from ..base.typed import Any
+from ..base.typed import Any, Protocol
 from .address import is_loopback
 from .connect import connect_tcp
 from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, bound, tag
@@ -197,6 +197,15 @@ class _HalfOpen(Record):
     end: float
 
 
+class Gate(Protocol):
+    def offer(self, sock: socket.socket) -> None:
+        """Owns the socket from here on, or raises AuthFailed for one that it does not want."""
+
+    def fileno(self) -> int: ...
+    def tell(self) -> None:
+        """In the acceptor's thread, when the descriptor can be read."""
+
+
 class Acceptor:
     """Serves listening sockets from one daemon thread and hands every admitted connection to `callback(sock, hello)`.
 
@@ -206,17 +215,16 @@ class Acceptor:
     log a minute. The listening sockets belong to the Acceptor. Where
     descriptors or memory for connections stay out for 2 s, `on_shortage(error)` is called now and then. Not usable after a fork.
 
-    `stranger(sock)` may take a connection (not blocking, nothing of it read) that speaks something else, known by a first byte of
-    0; it raises AuthFailed for one that it does not want.
+    A gate takes connections (not blocking, nothing of them read) that speak something else, known by a first byte of 0.
     """
 
     def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None, job: str,
                  callback: Callable[[socket.socket, Hello], None], *, check: Check | None = None,
                  on_shortage: Callable[[OSError], None] | None = None, name: str = "acceptor",
-                 stranger: Callable[[socket.socket], None] | None = None, ranks: int = 1) -> None:
+                 gate: Gate | None = None, ranks: int = 1) -> None:
         self._seconds, self._room = grown(SECONDS, ranks), max(MAX_HALF_OPEN, ranks)
         self._listeners, self._secret, self._job = list(listeners), secret, job
-        self._callback, self._check, self._on_shortage, self._stranger = callback, check, on_shortage, stranger
+        self._callback, self._check, self._on_shortage, self._gate = callback, check, on_shortage, gate
         self._short_since = self._short_last = 0.0
         self._half_open: dict[socket.socket, _HalfOpen] = {}  # oldest first, so the first to expire is the first
         self._selector = selectors.DefaultSelector()
@@ -225,6 +233,8 @@ class Acceptor:
         self._closed = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake, selectors.EVENT_READ)
+        if gate:
+            self._selector.register(gate, selectors.EVENT_READ)
         for listener in self._listeners:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ, listener)
@@ -260,6 +270,8 @@ class Acceptor:
                     self._accept(key.data)
                 elif isinstance(key.fileobj, socket.socket):
                     self._progress(key.fileobj)
+                elif key.fileobj is self._gate:
+                    self._gate.tell()
             if not self._closed:
                 self._expire()
 
@@ -322,8 +334,8 @@ class Acceptor:
             return  # dropped earlier in this round
         handshake = half.handshake
         try:
-            if self._stranger is not None and handshake.wanted == HELLO_BYTES and sock.recv(1, socket.MSG_PEEK) == b"\0":
-                self._pass_on(sock, self._stranger)
+            if self._gate and handshake.wanted == HELLO_BYTES and sock.recv(1, socket.MSG_PEEK) == b"\0":
+                self._pass_on(sock, self._gate)
                 return
             data = sock.recv(handshake.wanted)
             reply = handshake.feed(data) if data else b""
@@ -355,10 +367,10 @@ class Acceptor:
                            hello.purpose.value, hello.sender)
             sock.close()
 
-    def _pass_on(self, sock: socket.socket, stranger: Callable[[socket.socket], None]) -> None:
+    def _pass_on(self, sock: socket.socket, gate: Gate) -> None:
         self._forget(sock)  # not after: it may be closed by then
         try:
-            stranger(sock)
+            gate.offer(sock)
         except (AuthFailed, OSError) as error:
             self._complain(sock, str(error))
             sock.close()

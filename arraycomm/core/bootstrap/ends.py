@@ -16,7 +16,7 @@ _NONE = b"-"  # there: all ranks have met, and no refusal concerns them any more
 
 
 def note(store: Store, rank: int, size: int, place: str, how: str, secret: bytes | None = None) -> None:
-    """For launchers, of one of their `size` ranks. store: without a prefix. May return before the store has it, as set() does."""
+    """For launchers, of one of their `size` ranks. store: without a prefix."""
     store.set(f"{_ENDS}/{rank}", sign(secret, _about(rank), f"{size}\0{place}\0{how}".encode(errors="backslashreplace")))
     store.set(_ENDS, "")  # after the other: who asks, asks for this one first
 

@@ -68,13 +68,13 @@ class Gathering:
         """If this process ends before leave(), the others hear of it, in a store that notices."""
         if self.size > 1:
             news = self._news("its process has ended")
-            self._store.will(f"rank {self.rank}", {_end(stage): self._ending(stage, news) for stage in STAGES}, posted=True)
+            self._store.will(f"rank {self.rank}", {_end(stage): self._ending(stage, news) for stage in STAGES})
 
     def leave(self) -> None:
         """All has gone well here."""
         with contextlib.suppress(DistStoreError):  # rank 0 may be through with everything already, and the store closed
             if self.size > 1:
-                self._store.will(f"rank {self.rank}", {}, posted=True)
+                self._store.will(f"rank {self.rank}", {})
 
     def fail(self, error: BaseException) -> None:
         """Tells the ranks that wait, or will: of the rank that was lost, where that is what failed here. Not that the store was

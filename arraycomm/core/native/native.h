@@ -195,11 +195,7 @@ PyObject *store_python_table(PyObject *module, PyObject *none);
 PyObject *store_python_apply(PyObject *module, PyObject *args);
 PyObject *store_python_serve(PyObject *module, PyObject *none);
 PyObject *store_python_admit(PyObject *module, PyObject *args);
-PyObject *store_python_waiting(PyObject *module, PyObject *capsule);
 PyObject *store_python_end(PyObject *module, PyObject *args);
-PyObject *store_python_line(PyObject *module, PyObject *args);
-PyObject *store_python_request(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *store_python_post(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 /* ---- interrupt.c: Ctrl-C while a thread waits in the engine ---- */
 void interrupt_init(void);

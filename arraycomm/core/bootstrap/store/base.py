@@ -30,11 +30,7 @@ class Store(abc.ABC):
         self._timeout = duration(timeout)
 
     @abc.abstractmethod
-    def set(self, key: str, value: str | bytes) -> None:
-        """Over a network it may return before the store has the value, as torch's does: this store's later requests see
-        it, others that get() or wait() for it too. A failure (a full store, one that has gone within the last
-        millisecond) is then raised by a later request."""
-
+    def set(self, key: str, value: str | bytes) -> None: ...
     @abc.abstractmethod
     def get(self, key: str) -> bytes:
         """The value; waits until there is one."""
@@ -94,11 +90,11 @@ class Store(abc.ABC):
         self.wait([key], timeout)
         return self.get(key)
 
-    def will(self, name: str, entries: Mapping[str, str], *, posted: bool = False) -> bool:
+    def will(self, name: str, entries: Mapping[str, str]) -> bool:
         """What the store is to write, where the keys are missing then, if this process ends: its last will.
 
         It also does so when the connection breaks or is closed. Without entries the will of that name is withdrawn.
-        posted: it may return before the store has it, as set() does. False where the store does not notice an end.
+        False where the store does not notice an end.
         """
         return False
 
@@ -107,14 +103,14 @@ class Store(abc.ABC):
 
         The key counts them, so it is for one barrier. Raises DistStoreError for those who did not come.
         """
-        seconds = seconds_of(self.timeout if timeout is None else timeout)
+        limit = self.timeout if timeout is None else duration(timeout)
         complete = f"{key}/last_member"
         if self.add(f"{key}/num_members", 1) >= world_size:
             self.set(complete, "1")
         try:
-            self.wait([complete], timedelta(seconds=seconds))
+            self.wait([complete], limit)
         except DistStoreError as error:
-            raise barrier_timeout(key, world_size, seconds) from error
+            raise barrier_timeout(key, world_size, limit.total_seconds()) from error
 
     def has_extended_api(self) -> bool:
         return True

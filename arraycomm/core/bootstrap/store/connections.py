@@ -11,22 +11,21 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
-from arraycomm._engine import store_line, store_post, store_request
-
 from ...base.errors import AuthFailed, DistNetworkError, DistStoreError
 from ...base.notice import Notice
-from ...base.typed import TYPE_CHECKING, Any, Protocol
-from .table import CLOSED
+from ...base.typed import TYPE_CHECKING, Protocol
+from .base import barrier_timeout, seconds_of
+from .request import RequestStore, key_bytes
+from .table import BAD_REQUEST, CANCELLED, CLOSED, OK, OVER_QUOTA, Op, encode, failure, read_answer, read_bytes
 
 if TYPE_CHECKING:
     from typing import TypeVar
-
-    from arraycomm._engine import StoreLine
 
     _Found = TypeVar("_Found")
 
 GRACE = 5.0  # s that a server may be late with an answer before it counts as stopped
 _RETRY = (0.01, 0.25)  # s between attempts to connect, first and longest
+_LONGEST = 2e6  # s; poll() counts milliseconds in 31 bits
 
 
 def grace(timeout: timedelta) -> float:
@@ -188,57 +187,75 @@ def _close(idle: list[socket.socket], aside: list[socket.socket], server: Server
         server.close(linger)
 
 
-class Line(socket.socket):
-    """A connected, admitted socket with its native end: beside a Unix socket two pipes, where the server takes them."""
+class RemoteStore(RequestStore):
+    """A store behind a server. Threads may share it: each request under way has a connection of its own."""
 
-    __slots__ = ("native",)
+    _connections: Connections
+    _tells: bool  # answers begin with a status, as our own servers' do
 
-    def __init__(self, sock: socket.socket) -> None:
-        """Takes the socket over. Raises OSError."""
-        super().__init__(sock.family, sock.type, sock.proto, sock.detach())
-        try:
-            self.native: StoreLine | None = store_line(self.fileno(), GRACE if self.family == socket.AF_UNIX else 0)
-        except BaseException:
-            super().close()
-            raise
+    def _call(self, op: int, fields: Sequence[bytes | int], timeout: float) -> list[bytes]:
+        with self._connections.use() as sock:
+            status, strings = self._exchange(sock, op, fields, timeout)
+        if status:
+            raise failure(status, strings)
+        return strings
 
-    def close(self) -> None:
-        super().close()
-        self.native = None
+    def _exchange(self, sock: socket.socket, op: int, fields: Sequence[bytes | int], timeout: float) -> tuple[int, list[bytes]]:
+        def read(size: int) -> bytes:
+            return exactly(sock, size)
 
-
-class Lines(Connections):
-    """Connections of a TCPStore, on which requests are native calls (native/store/line.c). `attempt` makes a Line."""
-
-    def post(self, key: object, value: object) -> bool:
-        """Sends a short SET at once and without an answer. False where that does not go: then request() does it, or complains."""
-        if self._forks != _forks:
-            return False
-        try:
-            line: Any = self._idle.pop()
-        except IndexError:
-            return False
-        sent = store_post(line.native, key, value)
-        self._idle.append(line)
-        if self._closed:  # meanwhile
-            _close(self._idle, self._aside, None)
-        return sent
-
-    def request(self, code: int, strings: Sequence[bytes], milliseconds: int) -> tuple[int, list[bytes]]:
-        """The code and the strings of the answer. As `use`, without the costs of a context."""
-        line: Any = self._take()
-        try:
-            answer = store_request(line.native, code, strings, milliseconds, GRACE)
-            if answer[2]:
-                self._heard_goodbye(answer[0])
-        except BaseException as error:
-            self._failed(line, error)
-            raise
-        self._give_back(line)
-        return answer[0], answer[1]
-
-    def _heard_goodbye(self, code: int) -> None:
-        """With an answer, or instead of it."""
-        self.said_goodbye = True
-        if code == CLOSED:
+        send(sock, encode(op, fields))
+        status, gave_up = OK, False
+        if op in (Op.WAIT, Op.AWAIT_VALUES, Op.BARRIER):
+            status, gave_up = _await(sock, timeout)
+        elif self._tells:
+            status = read(1)[0]
+        if status == CLOSED:
+            self._connections.said_goodbye = True
             raise ConnectionResetError("it was closed there")
+        strings = read_answer(op, len(fields), read) if status == OK else []
+        if status in (BAD_REQUEST, OVER_QUOTA):
+            strings = [read_bytes(read)]
+        elif status not in (OK, CANCELLED):
+            raise ValueError(f"an answer of status {status}")
+        if gave_up and status != CANCELLED:  # it came after all
+            read(1)
+        return status, strings
+
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        seconds = seconds_of(self.timeout if timeout is None else timeout)
+        try:
+            self._call(Op.BARRIER, [key_bytes(key), world_size], seconds)
+        except TimeoutError:
+            raise barrier_timeout(key, world_size, seconds) from None
+
+
+def send(sock: socket.socket, request: bytes) -> None:
+    sock.settimeout(GRACE)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what the server said before can still be read
+        sock.sendall(request, socket.MSG_NOSIGNAL)
+
+
+def exactly(sock: socket.socket, size: int) -> bytes:
+    data = sock.recv(size, socket.MSG_WAITALL) if size else b""
+    if len(data) == size:
+        return data
+    buffer = bytearray(data)
+    while len(buffer) < size:  # a signal or a timeout may cut MSG_WAITALL short
+        data = sock.recv(size - len(buffer))
+        if not data:
+            raise ConnectionResetError("the connection was closed")
+        buffer += data
+    return bytes(buffer)
+
+
+def _await(sock: socket.socket, seconds: float) -> tuple[int, bool]:
+    """The status of a request that waits, and whether it was given up first, which is answered, too."""
+    sock.settimeout(min(max(seconds, 0.001), _LONGEST))
+    try:
+        return exactly(sock, 1)[0], False
+    except TimeoutError:
+        send(sock, encode(Op.CANCEL, []))
+        return exactly(sock, 1)[0], True
+    finally:
+        sock.settimeout(GRACE)

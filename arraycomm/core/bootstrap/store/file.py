@@ -21,14 +21,15 @@ from datetime import timedelta
 
 from ...base.errors import DistStoreError, ResourceError
 from .request import RequestStore
-from .table import CHANGING, Missing, Op, Table, decode, encode, frame_size
+from .table import CHANGING, MAX_REQUEST, OK, Op, Table, encode
 
-_MAGIC = b"arraycomm store 1\n"
+_MAGIC = b"arraycomm store 2\n"
 _USERS = b"\0users"  # "<open now> <closed so far>"
 _LOG_BYTE, _LIFE_BYTE = 2**62, 2**62 + 1  # far behind any data
 _FLOCK = "hhqqi"  # struct flock with 64-bit offsets: type, whence, start, length, pid
 _POLL = (0.0005, 0.02)  # s between looks at the file, first and longest: no event crosses a network file system
 _CHUNK = 1 << 20
+_LENGTH = 4  # bytes, before each request in the log
 
 
 class FileStore(RequestStore):
@@ -38,8 +39,6 @@ class FileStore(RequestStore):
     Raises DistStoreError, within a second, when the file is a symbolic link, somebody else's, not a store, or the
     file system is full. In a child made by fork it must not be used.
     """
-
-    _own_keys = 1
 
     def __init__(self, file_name: str | os.PathLike[str], world_size: int = -1,
                  timeout: timedelta | None = None, *, _counts: bool = True) -> None:
@@ -74,32 +73,32 @@ class FileStore(RequestStore):
                 raise
             os.close(descriptor)
 
-    def _call(self, op: int, args: Sequence[bytes], timeout: float) -> list[bytes]:
+    def _call(self, op: int, fields: Sequence[bytes | int], timeout: float) -> list[bytes]:
         if self._pid != os.getpid():
             raise RuntimeError("this store was opened before a fork; open another one in the child")
         end = time.monotonic() + timeout
         pause = _POLL[0]
         while True:
             with self._lock:
-                answer = self._once(op, args)
-            if not isinstance(answer, Missing):
+                answer = self._once(op, fields)
+            if answer is not None:
                 return answer
             if time.monotonic() >= end:
                 raise TimeoutError
             time.sleep(max(min(pause, end - time.monotonic()), 0.0))
             pause = min(2 * pause, _POLL[1])
 
-    def _once(self, op: int, args: Sequence[bytes]) -> list[bytes] | Missing:
+    def _once(self, op: int, fields: Sequence[bytes | int]) -> list[bytes] | None:
         if not self._finalizer.alive:
             raise DistStoreError("this store was closed")
         mode = fcntl.F_WRLCK if op in CHANGING else fcntl.F_RDLCK
         end = time.monotonic() + self.timeout.total_seconds()
         with _locked(self._descriptor, mode, end, self.path), _translated(self.path):
             self._offset = _replay(self._descriptor, self._table, self._offset)
-            answer = self._table.apply(op, args)
-            if op in CHANGING and not isinstance(answer, Missing):
+            answer = self._table.apply(op, fields)
+            if op in CHANGING and answer is not None:
                 try:
-                    self._offset = _append(self._descriptor, self._offset, encode(op, args))
+                    self._offset = _append(self._descriptor, self._offset, encode(op, fields))
                 except BaseException:
                     self._table, self._offset = Table(), len(_MAGIC)  # ahead of the file: read it again
                     raise
@@ -181,8 +180,8 @@ def _begin(path: str, descriptor: int) -> None:
 
 
 def _users(table: Table) -> tuple[int, int]:
-    found = table.apply(Op.GET, [_USERS])
-    users, closed = (0, 0) if isinstance(found, Missing) else map(int, found[0].split())
+    found = table.apply(Op.AWAIT_VALUES, [_USERS])
+    users, closed = (0, 0) if found is None else map(int, found[0].split())
     return users, closed
 
 
@@ -208,27 +207,29 @@ def _read_on(descriptor: int, table: Table, offset: int) -> int:
     while data := os.pread(descriptor, _CHUNK, offset + len(buffer)):
         buffer += data
         position = 0
-        while size := frame_size(buffer[position:position + 4]):
-            if position + size > len(buffer):
-                break
-            op, args, _ = decode(buffer[position:position + size])
-            table.apply(op, args)
-            position += size
+        while (end := position + _LENGTH + int.from_bytes(buffer[position:position + _LENGTH], "little")) <= len(buffer):
+            answer = table.replay(bytes(buffer[position + _LENGTH:end]))
+            if not answer or answer[0] != OK:
+                raise ValueError("a request that was not carried out")
+            position = end
+        if end - position > MAX_REQUEST:
+            raise ValueError(f"a request of {end - position} bytes")
         offset += position
         del buffer[:position]
     return offset
 
 
-def _append(descriptor: int, offset: int, frame: bytes) -> int:
+def _append(descriptor: int, offset: int, request: bytes) -> int:
+    entry = len(request).to_bytes(_LENGTH, "little") + request
     try:
         if os.fstat(descriptor).st_size > offset:
             os.ftruncate(descriptor, offset)  # what a user that died was writing
-        _write(descriptor, offset, frame)
+        _write(descriptor, offset, entry)
     except BaseException:
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, offset)
         raise
-    return offset + len(frame)
+    return offset + len(entry)
 
 
 def _write(descriptor: int, offset: int, data: bytes) -> None:

@@ -86,8 +86,8 @@ class ForwardingStore(Store):
     def list_keys(self) -> list[str]:
         return self._inner.list_keys()
 
-    def will(self, name: str, entries: Mapping[str, str], *, posted: bool = False) -> bool:
-        return self._inner.will(self._key(name), {self._key(key): value for key, value in entries.items()}, posted=posted)
+    def will(self, name: str, entries: Mapping[str, str]) -> bool:
+        return self._inner.will(self._key(name), {self._key(key): value for key, value in entries.items()})
 
     def has_extended_api(self) -> bool:
         return self._inner.has_extended_api()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from .request import RequestStore
-from .table import CHANGING, Missing, Table
+from .table import CHANGING, Table
 
 
 class HashStore(RequestStore):
@@ -19,16 +19,19 @@ class HashStore(RequestStore):
         self._table = Table()
         self._changed = threading.Condition()
 
-    def _call(self, op: int, args: Sequence[bytes], timeout: float) -> list[bytes]:
+    def _call(self, op: int, fields: Sequence[bytes | int], timeout: float) -> list[bytes]:
         end = time.monotonic() + timeout
         with self._changed:
-            while isinstance(answer := self._table.apply(op, args), Missing):
+            while (answer := self._table.apply(op, fields)) is None:
                 left = min(max(end - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
                 if not self._changed.wait(left) and time.monotonic() >= end:
                     raise TimeoutError
             if op in CHANGING:
                 self._changed.notify_all()
             return answer
+
+    def num_keys(self) -> int:
+        return super().num_keys() - 1
 
     def clone(self) -> HashStore:
         twin = object.__new__(type(self))

@@ -1,4 +1,4 @@
-"""The way to a store on the same host: a Unix socket beside each listening socket on loopback, over which pipes are handed.
+"""The way to a store on the same host: a Unix socket beside each listening socket on loopback.
 
 Its name is abstract: it belongs to the network namespace, as the port does, and leaves nothing behind. Anybody may take
 such a name first; so both ends look at the other's user, authenticate as over TCP, and go on over TCP where that fails.

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import abc
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 
 from ...base.errors import DistStoreError, QueueEmptyError
-from .base import Store, barrier_timeout, duration, seconds_of, wait_timeout
+from .base import Store, duration, wait_timeout
 from .table import Op
 
-_BARRIER = b"\0barrier/"  # before a barrier's key: all have come. As native/store/torch.c
+_MOST = 2**63 - 1
 
 
 class RequestStore(Store):
     """A subclass says how a request reaches its Table: `_call`."""
 
-    _own_keys = 0  # what num_keys counts beside the user's keys
-
     @abc.abstractmethod
-    def _call(self, op: int, args: Sequence[bytes], timeout: float) -> list[bytes]:
+    def _call(self, op: int, fields: Sequence[bytes | int], timeout: float) -> list[bytes]:
         """The answer. Raises TimeoutError when it would have to wait for more than `timeout` seconds."""
 
     def _wait_call(self, op: int, keys: Sequence[str], timeout: timedelta | None = None) -> list[bytes]:
@@ -29,26 +28,24 @@ class RequestStore(Store):
         except TimeoutError:
             raise wait_timeout(keys, seconds, self._where()) from None
 
-    def _now(self, op: int, *args: bytes) -> list[bytes]:
-        return self._call(op, args, 0.0)
-
-    def _post(self, args: Sequence[bytes]) -> None:
-        """A SET whose failure may be told by a later request."""
-        self._call(Op.SET, args, 0.0)
+    def _now(self, op: int, *fields: bytes | int) -> list[bytes]:
+        return self._call(op, fields, 0.0)
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._post((key_bytes(key), value_bytes(value)))
+        self._now(Op.SET, key_bytes(key), value_bytes(value))
 
     def get(self, key: str) -> bytes:
-        return self._wait_call(Op.GET, [key])[0]
+        return self._wait_call(Op.AWAIT_VALUES, [key])[0]
 
     def get_within(self, key: str, timeout: timedelta) -> bytes:
-        return self._wait_call(Op.GET, [key], duration(timeout))[0]
+        return self._wait_call(Op.AWAIT_VALUES, [key], duration(timeout))[0]
 
     def add(self, key: str, amount: int) -> int:
         if not isinstance(amount, int):
             raise TypeError(f"add needs an int, got {type(amount).__name__}")
-        return int(self._now(Op.ADD, key_bytes(key), b"%d" % amount)[0])
+        if not -_MOST - 1 <= amount <= _MOST:
+            raise ValueError(f"cannot add {amount} to key {key!r}: it does not fit 64 bits")
+        return int(self._now(Op.ADD, key_bytes(key), amount)[0])
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         return self._now(Op.COMPARE_SET, key_bytes(key), value_bytes(expected), value_bytes(desired))[0]
@@ -64,53 +61,46 @@ class RequestStore(Store):
 
     def num_keys(self) -> int:
         """The number of keys. TCPStore and FileStore count one of their own, as torch's do."""
-        return int(self._now(Op.NUM_KEYS)[0]) + self._own_keys
+        return int(self._now(Op.NUM_KEYS)[0])
 
     def append(self, key: str, value: str | bytes) -> None:
         self._now(Op.APPEND, key_bytes(key), value_bytes(value))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        return self._wait_call(Op.GET, key_list(keys))
+        return self._wait_call(Op.AWAIT_VALUES, key_list(keys))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
         if len(key_list(keys)) != len(values):
             raise DistStoreError(f"multi_set needs as many values as keys, got {len(keys)} keys and {len(values)}")
-        self._post([part for key, value in zip(keys, values, strict=True) for part in (key_bytes(key), value_bytes(value))])
+        self._now(Op.MULTI_SET, *[part for key, value in zip(keys, values, strict=True)
+                                  for part in (key_bytes(key), value_bytes(value))])
 
     def queue_push(self, key: str, value: str | bytes) -> None:
         self._now(Op.PUSH, key_bytes(key), value_bytes(value))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        if block:
-            return self._wait_call(Op.POP, [key])[0]
-        try:
-            return self._now(Op.POP, key_bytes(key))[0]
-        except TimeoutError:
-            raise QueueEmptyError(f"queue {key!r} is empty") from None
+        end = time.monotonic() + self.timeout.total_seconds()
+        while not (found := self._now(Op.POP, key_bytes(key))):
+            if not block:
+                raise QueueEmptyError(f"queue {key!r} is empty")
+            try:
+                self._call(Op.WAIT, [key_bytes(key)], end - time.monotonic())
+            except TimeoutError:
+                raise wait_timeout([key], self.timeout.total_seconds(), self._where()) from None
+        return found[0]
 
     def queue_len(self, key: str) -> int:
         return int(self._now(Op.QUEUE_LEN, key_bytes(key))[0])
 
-    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
-        seconds = seconds_of(self.timeout if timeout is None else timeout)
-        complete = _BARRIER + key_bytes(key)
-        if self.add(key, 1) >= world_size:
-            self._post((complete, b""))
-        try:
-            self._call(Op.WAIT, [complete], seconds)
-        except TimeoutError:
-            raise barrier_timeout(key, world_size, seconds) from None
-
     def list_keys(self) -> list[str]:
-        return [key.decode() for key in self._now(Op.LIST_KEYS)]
+        return [key[1:].decode() for key in self._now(Op.LIST_KEYS) if key.startswith(b"/")]
 
 
 def key_bytes(key: str) -> bytes:
+    """Behind a slash, as torch's stores have users' keys; others are the store's own."""
     if not isinstance(key, str):
         raise TypeError(f"a key must be str, got {type(key).__name__}")
-    if key.startswith("\0"):
-        raise ValueError("a key must not start with a NUL character")
-    return key.encode()
+    return b"/" + key.encode()
 
 
 def key_list(keys: Sequence[str]) -> Sequence[str]:

@@ -7,41 +7,35 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from arraycomm._engine import store_admit, store_end, store_serve, store_waiting
+from arraycomm._engine import store_admit, store_end, store_serve
 
 from ...base import kernel
 from ...base.errors import ResourceError
-from ...base.typed import TYPE_CHECKING
 from ..auth import Acceptor, Hello, Purpose
-
-if TYPE_CHECKING:
-    from .torch_gate import Gate
 
 
 class StoreServer:
-    """Serves a table on listening sockets, which it owns. A client that dies takes its waiting request with it."""
+    """Serves a table on listening sockets, which it owns. A client that dies takes its waiting request with it.
 
-    def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None, job: str,
-                 gate: Gate | None = None) -> None:
+    torch: it serves clients of torch.distributed's TCPStore, too."""
+
+    def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None, job: str, *, torch: bool = False) -> None:
         try:
             self._server = store_serve()
         except OSError as error:
             advice = kernel.advice(error.errno, "see `ulimit -n`, `ulimit -u` and `ulimit -v`")
             raise ResourceError(f"cannot start the store's thread: {error.strerror}; {advice}") from error
         self._closed = False
-        self._gate = gate
-        if gate is not None:
-            gate.admit, gate.checked = self._admit_torch, not secret
+        self._gate = None
         try:
-            self._acceptor = Acceptor(listeners, secret, job, self._admit, check=_welcome, name="store-acceptor",
-                                      stranger=None if gate is None else gate.offer)
+            if torch:
+                from .torch_gate import Gate  # rare
+
+                self._gate = Gate(self._server, checked=not secret)
+            self._acceptor = Acceptor(listeners, secret, job, self._admit, check=_welcome, name="store-acceptor", gate=self._gate)
         except BaseException:
             self._end(0.0)
             raise
-
-    def waiting(self) -> int:
-        """The number of requests that wait for a key."""
-        return store_waiting(self._server)
 
     def close(self, linger: float = 0.0) -> None:
         """Lets nobody else in, waits up to `linger` seconds for the clients to leave, then ends all. Idempotent."""
@@ -52,7 +46,7 @@ class StoreServer:
     def _end(self, linger: float) -> None:
         self._closed = True
         store_end(self._server, linger)
-        if self._gate is not None:
+        if self._gate:
             self._gate.close()
 
     def _admit(self, sock: socket.socket, _: Hello) -> None:
@@ -60,11 +54,6 @@ class StoreServer:
         if sock.family != socket.AF_UNIX:
             keep_alive(sock)
         store_admit(self._server, sock.fileno())
-        sock.detach()
-
-    def _admit_torch(self, sock: socket.socket, world_size: int, complaints: int) -> None:
-        """As _admit, of a client that speaks the protocol of torch's store."""
-        store_admit(self._server, sock.fileno(), world_size, complaints)
         sock.detach()
 
 

@@ -1,54 +1,82 @@
-"""The data of a store, and the requests on it. One implementation, in C (native/store/table.c): HashStore keeps a Table in
-the process, TCPStore in its server, FileStore replays a log of requests into one per user.
+"""The data of a store, and the requests on it. One implementation, in C (native/store): HashStore keeps a Table in the process,
+TCPStore in its server, FileStore replays a log of requests into one per user.
+
+Requests are those of torch.distributed's TCPStore, and two more: one byte, then keys and values as u64 length and bytes, and
+numbers as i64; little-endian. Answers of our own servers begin with a status byte.
 """
 
 from __future__ import annotations
 
+import io
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from arraycomm._engine import store_apply, store_table
 
 from ...base.errors import DistStoreError, ResourceError
 from ...base.printable import printable
-from ...base.record import Record
 
 # As in native/store/store.h.
-MAX_KEY = 8 << 10  # bytes
-MAX_FRAME = 320 << 20
-POSTED = 0x80  # bit of a request's code: no answer; a failure is told with the next answer
-OK, TIMED_OUT, BAD_REQUEST, OVER_QUOTA, CLOSED = range(5)  # codes of answers; the middle two carry a text
+OK, CANCELLED, BAD_REQUEST, OVER_QUOTA, CLOSED = range(5)  # statuses; the two before the last carry a text
+MAGIC = 0x3C85F7CE
+MAX_REQUEST = 320 << 20  # bytes; and of a value
+_NUMBER = struct.Struct("<q")
 
 
 class Op:
-    """Requests. SET takes key, value, key, value...; GET, WAIT and CHECK take keys, the others a key first.
+    """Requests, torch's up to BARRIER. Plain numbers: a look into an enum takes longer than sending one."""
 
-    Plain numbers: a look into an enum takes longer than sending one.
-    """
-
-    SET = 0
-    GET = 1
-    ADD = 2
-    COMPARE_SET = 3
-    APPEND = 4
-    DELETE = 5
-    WAIT = 6
-    CHECK = 7
-    NUM_KEYS = 8
-    LIST_KEYS = 9
-    PUSH = 10
-    POP = 11
-    QUEUE_LEN = 12
-    WILL = 13  # name, key, value, key, value...; for TCPStore's server, which knows who has gone
+    VALIDATE, SET, COMPARE_SET, GET, ADD, CHECK, WAIT, NUM_KEYS, DELETE, APPEND, MULTI_GET, MULTI_SET, CANCEL, PING, PUSH, POP, \
+        QUEUE_LEN, LIST_KEYS, BARRIER = range(19)
+    AWAIT_VALUES = 19  # MULTI_GET that waits for the keys
+    WILL = 20  # MULTI_SET once the client has gone; the first key is the will's name
 
 
-CHANGING = frozenset({Op.SET, Op.ADD, Op.COMPARE_SET, Op.APPEND, Op.DELETE, Op.PUSH, Op.POP})
+CHANGING = frozenset({Op.SET, Op.MULTI_SET, Op.ADD, Op.COMPARE_SET, Op.APPEND, Op.DELETE, Op.PUSH, Op.POP})
+_EACH = {Op.CHECK: 1, Op.WAIT: 1, Op.MULTI_GET: 1, Op.AWAIT_VALUES: 1, Op.MULTI_SET: 2, Op.WILL: 2}  # fields, told how often
 
 
-class Missing(Record):
-    """The answer to a request that has to wait: the first key that is not there."""
+def encode(op: int, fields: Sequence[bytes | int]) -> bytes:
+    parts = [bytes((op,))]
+    if op in _EACH:
+        parts.append(_NUMBER.pack(len(fields) // _EACH[op]))
+    for field in fields:
+        if isinstance(field, int):
+            parts.append(_NUMBER.pack(field))
+        else:
+            parts += _NUMBER.pack(len(field)), field
+    return b"".join(parts)
 
-    key: bytes
+
+Read = Callable[[int], bytes]  # so many bytes, or an error
+
+
+def _number(read: Read) -> int:
+    return int(_NUMBER.unpack(read(8))[0])
+
+
+def read_bytes(read: Read) -> bytes:
+    size = _number(read)
+    if not 0 <= size <= MAX_REQUEST:
+        raise ValueError(f"a value of {size} bytes, which is not what a store sends")
+    return read(size)
+
+
+def read_answer(op: int, fields: int, read: Read) -> list[bytes]:
+    """What comes behind the status. `fields`: how many the request had."""
+    if op in (Op.ADD, Op.NUM_KEYS, Op.DELETE, Op.QUEUE_LEN):
+        return [b"%d" % _number(read)]
+    if op == Op.CHECK:
+        return [b"%d" % (read(1)[0] == OK)]
+    if op in (Op.GET, Op.COMPARE_SET):
+        count = 1
+    elif op in (Op.MULTI_GET, Op.AWAIT_VALUES):
+        count = fields
+    elif op == Op.POP:
+        count = min(_number(read), 1)  # torch's server tells how many there were
+    else:
+        count = _number(read) if op == Op.LIST_KEYS else 0
+    return [read_bytes(read) for _ in range(count)]
 
 
 class Table:
@@ -57,60 +85,26 @@ class Table:
     def __init__(self) -> None:
         self._table = store_table()
 
-    def apply(self, op: int, args: Sequence[bytes]) -> list[bytes] | Missing:
-        """Carries a request out, whole or not at all.
+    def apply(self, op: int, fields: Sequence[bytes | int]) -> list[bytes] | None:
+        """Carries a request out, whole or not at all; None for one that has to wait.
 
         Raises ValueError for a malformed request or an `add` to text that is no number, ResourceError at a quota.
         """
-        answer = store_apply(self._table, op, args)
-        if isinstance(answer, bytes):
-            return Missing(answer)
-        code, strings, _ = answer
-        if code:
-            raise failure(code, strings)
-        return strings
+        answer = self.replay(encode(op, fields))
+        if answer is None:
+            return None
+        read = io.BytesIO(answer).read
+        status = read(1)[0]
+        if status:
+            raise failure(status, [read_bytes(read)])
+        return read_answer(op, len(fields), read)
+
+    def replay(self, request: bytes) -> bytes | None:
+        return store_apply(self._table, request)
 
 
-def failure(code: int, answer: Sequence[bytes]) -> Exception:
-    """The exception for an answer's code other than OK."""
+def failure(status: int, answer: Sequence[bytes]) -> Exception:
+    """The exception for a status other than OK."""
     text = printable(answer[0]) if answer else ""
-    known = {TIMED_OUT: TimeoutError, BAD_REQUEST: ValueError, OVER_QUOTA: ResourceError}
-    return known.get(code, DistStoreError)(text or f"answer {code}")
-
-
-# One frame, a request, an answer or a line of FileStore's log: u32 length of the rest, u8 code, u32 milliseconds,
-# u32 number of strings, their u32 lengths, the strings. Little-endian.
-_HEAD = struct.Struct("<IBII")
-LENGTH = 4
-
-
-def encode(code: int, strings: Sequence[bytes], milliseconds: int = 0) -> bytes:
-    lengths = [len(string) for string in strings]
-    size = _HEAD.size - LENGTH + 4 * len(lengths) + sum(lengths)
-    head = _HEAD.pack(size, code, milliseconds, len(lengths))
-    return b"".join((head, struct.pack(f"<{len(lengths)}I", *lengths), *strings))
-
-
-def frame_size(start: bytes | bytearray) -> int:
-    """Bytes of the frame that begins so, 0 while that cannot be told. ValueError for one that nobody sends."""
-    if len(start) < LENGTH:
-        return 0
-    size = LENGTH + int.from_bytes(start[:LENGTH], "little")
-    if not _HEAD.size <= size <= MAX_FRAME:
-        raise ValueError(f"a frame of {size} bytes; between {_HEAD.size} and {MAX_FRAME} are allowed")
-    return size
-
-
-def decode(frame: bytes | bytearray) -> tuple[int, list[bytes], int]:
-    """(code, strings, milliseconds) of a whole frame. ValueError when its lengths do not add up."""
-    size, code, milliseconds, count = _HEAD.unpack_from(frame)
-    position = _HEAD.size + 4 * count
-    if size + LENGTH != len(frame) or position > len(frame):
-        raise ValueError("a frame whose lengths do not add up")
-    strings = []
-    for length in struct.unpack_from(f"<{count}I", frame, _HEAD.size):
-        strings.append(bytes(frame[position:position + length]))
-        position += length
-    if position != len(frame):
-        raise ValueError("a frame whose lengths do not add up")
-    return code, strings, milliseconds
+    known = {CANCELLED: TimeoutError, BAD_REQUEST: ValueError, OVER_QUOTA: ResourceError}
+    return known.get(status, DistStoreError)(text or f"answer {status}")

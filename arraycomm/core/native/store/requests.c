@@ -1,268 +1,245 @@
-/* What is asked of a store's table, and what it answers. */
-#include <errno.h>
+/* What is asked of a store's table, and what it answers. Each request is a row of one table: what it holds and who handles it. */
+#include <endian.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "store.h"
 
-#define OVERHEAD 100 /* bytes that an entry costs beyond key and value */
-#define SHOWN 100    /* bytes of a key in an error's text */
+#define ROOM 512            /* bytes of an answer beside its values */
+#define PIECE (64 << 10)    /* bytes of values that a client of torch's kind is sent at once, or one value */
+#define MOST_KEYS (1 << 20) /* of one request */
+#define OWN_KEYS 1          /* that torch's num_keys counts */
 
-/* What the handlers below share: the request, where the answer goes, and the first strings. */
+static const char greeting[4] = {(char)0xce, (char)0xf7, (char)0x85, 0x3c};
+static const char barriers[] = "\0barrier/"; /* before a barrier's key: all have come */
+static const struct store_bytes nothing = {"", 0};
+
+/* What the handlers below share. */
 struct work {
     struct store_table *t;
-    const struct store_frame *request;
+    struct store_request *r;
+    const char *data;
     struct store_buffer *answer;
-    struct store_bytes arg[3];
     struct store_bytes missing;
 };
 
-static int shown(struct store_bytes key)
+enum store_result store_request_fail(struct store_request *r, int status, const char *format, ...)
 {
-    return key.size < SHOWN ? (int)key.size : SHOWN;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(r->text, sizeof r->text, format, arguments);
+    va_end(arguments);
+    r->status = status;
+    return STORE_FAILED;
 }
 
-/* Whether an entry of this key and value may be written and the store grow by `grows` bytes; answers if not. */
-static bool store_requests_fits(struct work *w, struct store_bytes key, uint64_t value, int64_t grows)
+enum store_result store_request_no_memory(struct store_request *r)
 {
-    if (key.size > STORE_MAX_KEY)
-        store_frame_text(w->answer, STORE_OVER_QUOTA, "a key of %u bytes; the store takes at most %u", key.size, STORE_MAX_KEY);
-    else if (value > STORE_MAX_VALUE)
-        store_frame_text(w->answer, STORE_OVER_QUOTA, "a value of %" PRIu64 " bytes for key '%.*s'; the store takes at most %u: "
-                         "move data with collectives, the store is for addresses and counters", value, shown(key), key.data,
-                         STORE_MAX_VALUE);
-    else if (grows > w->t->room)
-        store_frame_text(w->answer, STORE_OVER_QUOTA, "the store is full: %" PRId64 " bytes for key '%.*s' do not fit into the %"
-                         PRId64 " left of %lld; delete keys that are no longer needed", grows, shown(key), key.data, w->t->room,
-                         STORE_MAX_TOTAL);
-    else
-        return true;
-    return false;
+    return store_request_fail(r, STORE_OVER_QUOTA, "the store's process is out of memory");
 }
 
-static void no_memory(struct work *w)
+/* ---- fields ---- */
+
+static int64_t number_at(const char *at)
 {
-    store_frame_text(w->answer, STORE_OVER_QUOTA, "the store's process is out of memory");
+    uint64_t bits;
+    memcpy(&bits, at, sizeof bits);
+    return (int64_t)le64toh(bits);
 }
 
-static void store_requests_answer(struct work *w, struct store_bytes value)
+static int64_t next_number(struct work *w)
 {
-    store_frame_begin(w->answer, STORE_OK, 0, 1);
-    store_frame_put(w->answer, 0, value.data, value.size);
-    store_frame_end(w->answer);
+    int64_t number = number_at(w->data + w->r->at);
+    w->r->at += sizeof number;
+    return number;
 }
 
-static void answer_number(struct work *w, int64_t number)
+struct store_bytes store_request_bytes(struct store_request *r, const char *data)
 {
-    char text[24];
-    store_requests_answer(w, (struct store_bytes){text, (uint32_t)snprintf(text, sizeof text, "%" PRId64, number)});
+    size_t size = (size_t)number_at(data + r->at);
+    struct store_bytes bytes = {data + r->at + sizeof(int64_t), size};
+    r->at += sizeof(int64_t) + size;
+    return bytes;
 }
 
-static void answer_nothing(struct work *w)
+static struct store_bytes next_bytes(struct work *w)
 {
-    store_frame_begin(w->answer, STORE_OK, 0, 0);
-    store_frame_end(w->answer);
+    return store_request_bytes(w->r, w->data);
 }
 
-static struct store_bytes value_of(const struct store_entry *entry)
+static void put_number(struct work *w, int64_t number)
 {
-    return entry && entry->value ? (struct store_bytes){entry->value, entry->value_size} : (struct store_bytes){NULL, 0};
+    uint64_t bits = htole64((uint64_t)number);
+    store_buffer_append(w->answer, &bits, sizeof bits);
 }
 
-static const struct store_bytes nothing = {"", 0};
-
-/* A value that its entry has not got yet. */
-struct made {
-    struct store_entry *entry;
-    char *value;
-    uint32_t size;
-};
-
-/* False without memory. */
-static bool make(const struct work *w, struct store_bytes key, struct store_bytes a, struct store_bytes b, struct made *made)
+static void put_bytes(struct work *w, struct store_bytes bytes)
 {
-    made->size = a.size + b.size;
-    made->value = malloc((size_t)made->size + 1); /* never of 0 bytes: NULL says that there is no value */
-    made->entry = made->value ? store_table_entry(w->t, key, true) : NULL;
-    if (!made->entry) {
-        free(made->value);
-        return false;
-    }
-    if (a.size)
-        memcpy(made->value, a.data, a.size);
-    if (b.size)
-        memcpy(made->value + a.size, b.data, b.size);
-    return true;
+    put_number(w, (int64_t)bytes.size);
+    store_buffer_append(w->answer, bytes.data, bytes.size);
 }
 
-static void store_requests_keep(struct store_table *t, const struct made *made)
+static enum store_result put_byte(struct work *w, char byte)
 {
-    struct store_entry *entry = made->entry;
-    t->room += entry->value ? (int64_t)entry->value_size : -(int64_t)entry->key_size - OVERHEAD;
-    t->room -= made->size;
-    t->listed += !entry->value && store_listed(entry);
-    free(entry->value); /* what was made may be a copy of it */
-    entry->value = made->value;
-    entry->value_size = made->size;
+    store_buffer_append(w->answer, &byte, 1);
+    return STORE_DONE;
 }
 
-/* The value of a key becomes a, then b. False when there is no room: answered. */
-static bool write_value(struct work *w, struct store_bytes key, struct store_bytes a, struct store_bytes b)
+/* ---- the handlers ---- */
+
+static enum store_result request_validate(struct work *w)
 {
-    struct store_entry *entry = store_table_entry(w->t, key, false);
-    bool fresh = !entry || !entry->value;
-    uint64_t size = (uint64_t)a.size + b.size;
-    int64_t grows = fresh ? (int64_t)(key.size + size) + OVERHEAD : (int64_t)size - entry->value_size;
-    if (!store_requests_fits(w, key, size, grows))
-        return false;
-    if (!fresh && size == entry->value_size) { /* in place; `a` may lie there already */
-        memmove(entry->value, a.data, a.size);
-        memmove(entry->value + a.size, b.data, b.size);
-        return true;
-    }
-    struct made made;
-    if (!make(w, key, a, b, &made)) {
-        no_memory(w);
-        return false;
-    }
-    store_requests_keep(w->t, &made);
-    return true;
+    if (!memcmp(w->data + w->r->at, greeting, sizeof greeting))
+        return STORE_DONE;
+    return store_request_fail(w->r, STORE_BAD_REQUEST, "it does not speak the protocol of torch's store");
 }
 
-bool store_table_leave(struct store_table *t, struct store_bytes key, struct store_bytes value, struct store_buffer *room)
+static enum store_result request_ping(struct work *w)
 {
-    struct work w = {.t = t, .answer = room};
-    const struct store_entry *entry = store_table_entry(t, key, false);
-    return (entry && entry->value) || write_value(&w, key, value, nothing);
+    store_buffer_append(w->answer, w->data + w->r->at, sizeof greeting);
+    return STORE_DONE;
+}
+
+/* Of who gives up waiting, or of a wait that was answered meanwhile. */
+static enum store_result request_cancel(struct work *w)
+{
+    w->answer->size -= w->r->member; /* its status says so */
+    return put_byte(w, STORE_CANCELLED);
 }
 
 /* All values are made before the first is kept. False without memory. */
-static bool set_all(struct work *w)
+static bool set_values(struct work *w)
 {
-    size_t count = w->request->count / 2, done = 0;
-    struct made *made = calloc(count ? count : 1, sizeof *made);
-    struct store_cursor cursor = store_frame_strings(w->request);
-    struct store_bytes key, value;
-    while (made && store_frame_next(&cursor, &key) && store_frame_next(&cursor, &value) && make(w, key, value, nothing, &made[done]))
+    int64_t count = w->r->times, done = 0;
+    struct store_made *made = calloc((size_t)count + 1, sizeof *made);
+    while (made && done < count) {
+        struct store_bytes key = next_bytes(w), value = next_bytes(w);
+        if (!store_table_make(w->t, key, value, nothing, &made[done]))
+            break;
         done++;
+    }
     bool all = made && done == count;
-    for (size_t i = 0; i < done; i++)
+    for (int64_t i = 0; i < done; i++)
         if (all)
-            store_requests_keep(w->t, &made[i]);
+            store_table_keep(w->t, &made[i]);
         else
             free(made[i].value);
-    cursor = store_frame_strings(w->request);
-    for (size_t i = 0; i < done && !all && store_frame_next(&cursor, &key) && store_frame_next(&cursor, &value); i++) {
-        struct store_entry *entry = store_table_entry(w->t, key, false);
+    w->r->at = w->r->first;
+    for (int64_t i = 0; i < done && !all; i++) {
+        struct store_entry *entry = store_table_entry(w->t, next_bytes(w), false);
         if (entry) /* a key that stands there twice has one */
             store_table_tidy(w->t, entry);
+        next_bytes(w);
     }
     free(made);
     return all;
 }
 
 /* All of it is checked first; keys that are there already are counted as if they were new. */
-static void set(struct work *w)
+static enum store_result request_multi_set(struct work *w)
 {
-    struct store_cursor cursor = store_frame_strings(w->request);
-    struct store_bytes key, value;
     int64_t need = 0;
-    while (store_frame_next(&cursor, &key) && store_frame_next(&cursor, &value))
-        need += (int64_t)key.size + value.size + OVERHEAD;
-    cursor = store_frame_strings(w->request);
-    while (store_frame_next(&cursor, &key) && store_frame_next(&cursor, &value))
-        if (!store_requests_fits(w, key, value.size, w->request->count > 2 ? need : 0))
-            return;
-    if (w->request->count > 2 && !set_all(w))
-        no_memory(w);
-    else if (w->request->count != 2 || write_value(w, w->arg[0], w->arg[1], nothing))
-        answer_nothing(w);
-}
-
-static void store_requests_get(struct work *w)
-{
-    struct store_cursor cursor = store_frame_strings(w->request);
-    store_frame_begin(w->answer, STORE_OK, 0, w->request->count);
-    for (struct store_bytes key; store_frame_next(&cursor, &key);) {
-        const struct store_entry *entry = store_table_entry(w->t, key, false);
-        if (!entry || !entry->value) {
-            w->missing = key;
-            return;
-        }
-        store_frame_put(w->answer, cursor.index - 1, entry->value, entry->value_size);
+    for (int64_t i = 0; i < w->r->times; i++)
+        need += (int64_t)(next_bytes(w).size + next_bytes(w).size) + STORE_OVERHEAD;
+    w->r->at = w->r->first;
+    for (int64_t i = 0; i < w->r->times; i++) {
+        struct store_bytes key = next_bytes(w);
+        if (!store_table_fits(w->t, w->r, key, next_bytes(w).size, need))
+            return STORE_FAILED;
     }
-    store_frame_end(w->answer);
+    w->r->at = w->r->first;
+    return set_values(w) ? STORE_DONE : store_request_no_memory(w->r);
 }
 
+static enum store_result request_set(struct work *w)
+{
+    struct store_bytes key = next_bytes(w);
+    return store_table_write(w->t, w->r, key, next_bytes(w), nothing) ? STORE_DONE : STORE_FAILED;
+}
+
+static enum store_result request_append(struct work *w)
+{
+    struct store_bytes key = next_bytes(w), old = store_entry_value(store_table_entry(w->t, key, false));
+    return store_table_write(w->t, w->r, key, old, next_bytes(w)) ? STORE_DONE : STORE_FAILED;
+}
+
+static enum store_result request_compare_set(struct work *w)
+{
+    struct store_bytes key = next_bytes(w), expected = next_bytes(w), desired = next_bytes(w);
+    struct store_bytes now = store_entry_value(store_table_entry(w->t, key, false));
+    bool equal = now.size == expected.size && (!now.size || !memcmp(now.data, expected.data, now.size));
+    if (!equal) {
+        put_bytes(w, now.data ? now : expected);
+        return STORE_DONE;
+    }
+    if (!store_buffer_reserve(w->answer, ROOM + desired.size))
+        return store_request_no_memory(w->r);
+    if (!store_table_write(w->t, w->r, key, desired, nothing))
+        return STORE_FAILED;
+    put_bytes(w, desired);
+    return STORE_DONE;
+}
+
+/* A whole decimal number. */
 static bool parse_number(struct store_bytes text, int64_t *out)
 {
-    char copy[24], *end;
-    if (!text.size || text.size >= sizeof copy)
+    char copy[24] = {0}, *end;
+    if (!text.size || text.size >= sizeof copy || strspn(memcpy(copy, text.data, text.size), "-0123456789") != text.size)
         return false;
-    memcpy(copy, text.data, text.size);
-    copy[text.size] = 0;
-    errno = 0;
-    *out = strtoll(copy, &end, 10);
-    return !errno && end == copy + text.size;
+    intmax_t number = strtoimax(copy, &end, 10);
+    *out = number;
+    return !*end && (number != INTMAX_MAX || !strcmp(copy, "9223372036854775807"))
+           && (number != INTMAX_MIN || !strcmp(copy, "-9223372036854775808"));
 }
 
-static void add(struct work *w)
+static bool add_number(struct work *w, struct store_bytes key, int64_t more, int64_t *sum)
 {
-    const struct store_entry *entry = store_table_entry(w->t, w->arg[0], false);
-    int64_t old = 0, more;
+    struct store_bytes old = store_entry_value(store_table_entry(w->t, key, false)), name = store_key_shown(key);
     char text[24];
-    if ((entry && entry->value && !parse_number(value_of(entry), &old)) || !parse_number(w->arg[1], &more)
-        || __builtin_add_overflow(old, more, &old)) {
-        store_frame_text(w->answer, STORE_BAD_REQUEST, "cannot add to key '%.*s': its value is not a decimal number, or the sum "
-                         "does not fit 64 bits", shown(w->arg[0]), w->arg[0].data);
-        return;
+    *sum = 0;
+    if ((old.data && !parse_number(old, sum)) || __builtin_add_overflow(*sum, more, sum)) {
+        store_request_fail(w->r, STORE_BAD_REQUEST, "cannot add to key '%.*s': its value is not a decimal number, or the sum "
+                           "does not fit 64 bits", (int)name.size, name.data);
+        return false;
     }
-    struct store_bytes sum = {text, (uint32_t)snprintf(text, sizeof text, "%" PRId64, old)};
-    if (write_value(w, w->arg[0], sum, nothing))
-        store_requests_answer(w, sum);
+    struct store_bytes value = {text, (size_t)snprintf(text, sizeof text, "%" PRId64, *sum)};
+    return store_table_write(w->t, w->r, key, value, nothing);
 }
 
-static void compare_set(struct work *w)
+static enum store_result request_add(struct work *w)
 {
-    const struct store_entry *entry = store_table_entry(w->t, w->arg[0], false);
-    struct store_bytes current = value_of(entry), expected = w->arg[1];
-    bool there = current.data;
-    if (!there && expected.size)
-        store_requests_answer(w, expected);
-    else if (there && (current.size != expected.size || memcmp(current.data, expected.data, current.size)))
-        store_requests_answer(w, current);
-    else if (write_value(w, w->arg[0], w->arg[2], nothing))
-        store_requests_answer(w, w->arg[2]);
+    struct store_bytes key = next_bytes(w);
+    int64_t sum;
+    if (!add_number(w, key, next_number(w), &sum))
+        return STORE_FAILED;
+    put_number(w, sum);
+    return STORE_DONE;
 }
 
-static void store_requests_append(struct work *w)
+static enum store_result request_delete(struct work *w)
 {
-    if (write_value(w, w->arg[0], value_of(store_table_entry(w->t, w->arg[0], false)), w->arg[1]))
-        answer_nothing(w);
-}
-
-static void delete(struct work *w)
-{
-    struct store_entry *entry = store_table_entry(w->t, w->arg[0], false);
+    struct store_entry *entry = store_table_entry(w->t, next_bytes(w), false);
     bool there = entry && entry->value;
     if (there) {
-        w->t->room += (int64_t)entry->key_size + entry->value_size + OVERHEAD;
-        w->t->listed -= store_listed(entry);
+        w->t->room += (int64_t)(entry->key.size + entry->value_size) + STORE_OVERHEAD;
+        w->t->listed -= store_entry_listed(entry);
         free(entry->value);
         entry->value = NULL;
         store_table_tidy(w->t, entry);
     }
-    answer_number(w, there);
+    put_number(w, there);
+    return STORE_DONE;
 }
 
-/* A queue that is not empty is there too. */
-static bool all_there(struct work *w)
+/* All keys of the request; a queue that is not empty is there too, but for who wants values. */
+static bool all_there(struct work *w, bool values)
 {
-    struct store_cursor cursor = store_frame_strings(w->request);
-    for (struct store_bytes key; store_frame_next(&cursor, &key);) {
+    for (int64_t i = 0; i < w->r->times; i++) {
+        struct store_bytes key = next_bytes(w);
         const struct store_entry *entry = store_table_entry(w->t, key, false);
-        if (!entry || !(entry->value || entry->head)) {
+        if (!entry || !(entry->value || (entry->head && !values))) {
             w->missing = key;
             return false;
         }
@@ -270,116 +247,234 @@ static bool all_there(struct work *w)
     return true;
 }
 
-static void store_requests_wait(struct work *w)
+static enum store_result request_await(struct work *w)
 {
-    if (all_there(w))
-        answer_nothing(w);
+    if (!all_there(w, false))
+        return STORE_WAITS;
+    return w->r->member ? STORE_DONE : put_byte(w, STORE_OK);
 }
 
-static void check(struct work *w)
+static enum store_result request_check(struct work *w)
 {
-    answer_number(w, all_there(w));
-    w->missing.data = NULL; /* nothing is waited for */
+    return put_byte(w, !all_there(w, false));
 }
 
-static void num_keys(struct work *w)
+static enum store_result request_values(struct work *w)
 {
-    answer_number(w, (int64_t)w->t->listed);
+    if (!w->r->more) {
+        if (w->r->op == STORE_AWAIT_VALUES && !all_there(w, true))
+            return STORE_WAITS;
+        w->r->at = w->r->first;
+        w->r->rest = w->r->times;
+    }
+    for (; w->r->rest; w->r->rest--) {
+        if (!w->r->member && w->answer->size > PIECE)
+            return STORE_MORE;
+        struct store_bytes value = store_entry_value(store_table_entry(w->t, next_bytes(w), false));
+        if (!value.data)
+            return store_request_fail(w->r, STORE_BAD_REQUEST,
+                                      "it asks for a key that is not there, without having waited for it");
+        put_bytes(w, value);
+    }
+    return STORE_DONE;
 }
 
-static void list_keys(struct work *w)
+static enum store_result request_barrier(struct work *w)
 {
-    uint32_t index = 0;
-    store_frame_begin(w->answer, STORE_OK, 0, (uint32_t)w->t->listed);
-    for (size_t row = 0; row <= w->t->mask; row++)
-        for (struct store_entry *entry = w->t->rows[row]; entry; entry = entry->next)
-            if (entry->value && store_listed(entry))
-                store_frame_put(w->answer, index++, entry->key, entry->key_size);
-    store_frame_end(w->answer);
+    char text[sizeof barriers + STORE_MAX_KEY];
+    struct store_bytes key = next_bytes(w), complete = {text, sizeof barriers - 1 + key.size};
+    int64_t size = next_number(w), came = 0;
+    if (!store_table_fits(w->t, w->r, key, 0, 0))
+        return STORE_FAILED;
+    memcpy(text, barriers, sizeof barriers - 1);
+    memcpy(text + sizeof barriers - 1, key.data, key.size);
+    if (!w->r->counted && !add_number(w, key, 1, &came))
+        return STORE_FAILED;
+    w->r->counted = true;
+    if (came >= size && !store_table_write(w->t, w->r, complete, nothing, nothing))
+        return STORE_FAILED;
+    struct store_entry *entry = store_table_entry(w->t, complete, true); /* its key is who waits' */
+    if (!entry)
+        return store_request_no_memory(w->r);
+    w->missing = entry->key;
+    if (!entry->value)
+        return STORE_WAITS;
+    return w->r->member ? STORE_DONE : put_byte(w, STORE_OK);
 }
 
-static void push(struct work *w)
+static enum store_result request_num_keys(struct work *w)
 {
-    struct store_bytes key = w->arg[0], value = w->arg[1];
-    int64_t grows = (int64_t)key.size + value.size + OVERHEAD;
-    if (!store_requests_fits(w, key, value.size, grows))
-        return;
+    put_number(w, (int64_t)w->t->listed + OWN_KEYS);
+    return STORE_DONE;
+}
+
+static enum store_result request_list_keys(struct work *w)
+{
+    put_number(w, (int64_t)w->t->listed);
+    for (struct store_entry *entry = w->t->entries; entry; entry = entry->next)
+        if (entry->value && store_entry_listed(entry))
+            put_bytes(w, entry->key);
+    return STORE_DONE;
+}
+
+static enum store_result request_push(struct work *w)
+{
+    struct store_bytes key = next_bytes(w), value = next_bytes(w);
+    int64_t grows = (int64_t)(key.size + value.size) + STORE_OVERHEAD;
+    if (!store_table_fits(w->t, w->r, key, value.size, grows))
+        return STORE_FAILED;
     struct store_item *item = malloc(sizeof *item + value.size);
     struct store_entry *entry = item ? store_table_entry(w->t, key, true) : NULL;
     if (!entry) {
         free(item);
-        no_memory(w);
-        return;
+        return store_request_no_memory(w->r);
     }
     item->next = NULL;
-    item->size = value.size;
+    item->size = (uint32_t)value.size;
     memcpy(item->data, value.data, value.size);
     *(entry->head ? &entry->tail->next : &entry->head) = item;
     entry->tail = item;
     entry->queued++;
     w->t->room -= grows;
-    answer_nothing(w);
+    store_table_bring(w->t, entry);
+    return STORE_DONE;
 }
 
-static void pop(struct work *w)
+static enum store_result request_pop(struct work *w)
 {
-    struct store_entry *entry = store_table_entry(w->t, w->arg[0], false);
+    struct store_entry *entry = store_table_entry(w->t, next_bytes(w), false);
     struct store_item *item = entry ? entry->head : NULL;
-    if (!item) {
-        w->missing = w->arg[0];
-        return;
-    }
-    store_requests_answer(w, (struct store_bytes){item->data, item->size});
+    put_number(w, item != NULL);
+    if (!item)
+        return STORE_DONE;
+    put_bytes(w, (struct store_bytes){item->data, item->size});
     if (w->answer->failed)
-        return; /* it stays */
+        return store_request_no_memory(w->r); /* it stays */
     entry->head = item->next;
     entry->queued--;
-    w->t->room += (int64_t)entry->key_size + item->size + OVERHEAD;
+    w->t->room += (int64_t)(entry->key.size + item->size) + STORE_OVERHEAD;
     free(item);
     store_table_tidy(w->t, entry);
+    return STORE_DONE;
 }
 
-static void queue_len(struct work *w)
+static enum store_result request_queue_len(struct work *w)
 {
-    const struct store_entry *entry = store_table_entry(w->t, w->arg[0], false);
-    answer_number(w, entry ? entry->queued : 0);
+    const struct store_entry *entry = store_table_entry(w->t, next_bytes(w), false);
+    put_number(w, entry ? entry->queued : 0);
+    return STORE_DONE;
 }
 
-#define ANY 255
 static const struct {
-    void (*handle)(struct work *w); /* sets w->missing where that has to come first */
-    uint8_t strings;
-} handlers[STORE_OPS] = {
-    {set, ANY}, {store_requests_get, ANY}, {add, 2}, {compare_set, 3}, {store_requests_append, 2}, {delete, 1}, {store_requests_wait, ANY}, {check, ANY},
-    {num_keys, 0}, {list_keys, 0}, {push, 2}, {pop, 1}, {queue_len, 1},
+    const char *holds; /* k: key, v: value, n: number, 4: so many bytes */
+    bool many;         /* a number says how often */
+    enum store_result (*handle)(struct work *w);
+} rows[STORE_OPS] = {
+    [STORE_VALIDATE] = {"4", false, request_validate},
+    [STORE_SET] = {"kv", false, request_set},
+    [STORE_COMPARE_SET] = {"kvv", false, request_compare_set},
+    [STORE_GET] = {"k", false, request_values},
+    [STORE_ADD] = {"kn", false, request_add},
+    [STORE_CHECK] = {"k", true, request_check},
+    [STORE_WAIT] = {"k", true, request_await},
+    [STORE_NUM_KEYS] = {"", false, request_num_keys},
+    [STORE_DELETE] = {"k", false, request_delete},
+    [STORE_APPEND] = {"kv", false, request_append},
+    [STORE_MULTI_GET] = {"k", true, request_values},
+    [STORE_MULTI_SET] = {"kv", true, request_multi_set},
+    [STORE_CANCEL] = {"", false, request_cancel},
+    [STORE_PING] = {"4", false, request_ping},
+    [STORE_PUSH] = {"kv", false, request_push},
+    [STORE_POP] = {"k", false, request_pop},
+    [STORE_QUEUE_LEN] = {"k", false, request_queue_len},
+    [STORE_LIST_KEYS] = {"", false, request_list_keys},
+    [STORE_BARRIER] = {"kn", false, request_barrier},
+    [STORE_AWAIT_VALUES] = {"k", true, request_values},
+    [STORE_WILL] = {"kv", true, NULL}, /* for the server, which knows who has gone */
 };
 
-bool store_table_apply(struct store_table *t, const struct store_frame *request, struct store_buffer *answer_to,
-                       struct store_bytes *missing)
+/* ---- reading and running ---- */
+
+static int refuse_request(struct store_request *r, const char *what, int64_t size)
 {
-    struct work w = {.t = t, .request = request, .answer = answer_to};
-    int op = request->code & ~STORE_POSTED;
-    if (op >= STORE_OPS) {
-        store_frame_text(answer_to, STORE_BAD_REQUEST, "unknown request %d", op);
-        return false;
+    store_request_fail(r, STORE_BAD_REQUEST, "%s %" PRId64, what, size);
+    return -1;
+}
+
+/* The request's first byte, and how often its fields come. */
+static int begin_request(struct store_request *r, const char *data, size_t size)
+{
+    r->op = size ? (uint8_t)data[0] : 0;
+    if (r->op >= (r->member ? STORE_OPS : STORE_BARRIER + 1))
+        return refuse_request(r, "an unknown request,", r->op);
+    bool many = rows[r->op].many;
+    r->first = many ? 1 + sizeof(int64_t) : 1;
+    if (size < r->first)
+        return 0;
+    r->times = many ? number_at(data + 1) : 1;
+    if (r->times < 0 || r->times > MOST_KEYS)
+        return refuse_request(r, "a list of", r->times);
+    r->left = r->times * (int64_t)strlen(rows[r->op].holds);
+    r->size = r->first;
+    return 1;
+}
+
+/* The bytes of a field, 0 while that is not known, -1 for what is none. A member's may be too long: its answer will say so. */
+static int64_t field_size(struct store_request *r, const char *at, size_t have, char what)
+{
+    if (what == '4')
+        return sizeof greeting;
+    if (what == 'n' || have < sizeof(int64_t))
+        return what == 'n' ? (int64_t)sizeof(int64_t) : 0;
+    int64_t size = number_at(at), most = r->member ? STORE_MAX_TOTAL : what == 'k' ? STORE_MAX_KEY + 1 : STORE_MAX_VALUE;
+    return size < 0 || size > most ? refuse_request(r, "a key or value whose bytes are", size) : (int64_t)sizeof(int64_t) + size;
+}
+
+int store_request_read(struct store_request *r, const char *data, size_t size)
+{
+    int state = r->size ? 1 : begin_request(r, data, size);
+    if (state <= 0)
+        return state;
+    const char *holds = rows[r->op].holds;
+    int64_t each = (int64_t)strlen(holds);
+    for (; r->left; r->left--) {
+        int64_t field = field_size(r, data + r->size, size - r->size, holds[(each - r->left % each) % each]);
+        if (field <= 0 || (size_t)field > size - r->size)
+            return field < 0 ? -1 : 0;
+        r->size += (size_t)field;
     }
-    uint8_t strings = handlers[op].strings;
-    if (strings != ANY ? request->count != strings : op == STORE_SET && request->count % 2) {
-        store_frame_text(answer_to, STORE_BAD_REQUEST, "request %d does not take %u strings", op, request->count);
-        return false;
+    return 1;
+}
+
+/* A member is told; nothing has changed, and there is room for the text. */
+static enum store_result tell_failure(struct work *w, size_t before)
+{
+    w->answer->size = before;
+    w->answer->failed = false;
+    put_byte(w, (char)w->r->status);
+    put_bytes(w, (struct store_bytes){w->r->text, strlen(w->r->text)});
+    return STORE_DONE;
+}
+
+enum store_result store_request_run(struct store_table *t, struct store_request *r, const char *data,
+                                    struct store_buffer *answer, struct store_bytes *missing)
+{
+    struct work w = {t, r, data, answer, nothing};
+    size_t before = answer->size;
+    if (!store_buffer_reserve(answer, ROOM))
+        return store_request_no_memory(r);
+    if (!r->more) {
+        r->at = r->first;
+        if (r->member)
+            put_byte(&w, STORE_OK);
     }
-    struct store_cursor cursor = store_frame_strings(request);
-    for (int i = 0; i < 3 && store_frame_next(&cursor, &w.arg[i]); i++)
-        ;
-    store_frame_begin(answer_to, STORE_OK, 0, 0);
-    if (!store_buffer_reserve(answer_to, STORE_TOLD + (op == STORE_COMPARE_SET ? w.arg[2].size : 0))) {
-        no_memory(&w);
-        return false;
-    }
-    handlers[op].handle(&w);
+    enum store_result result = r->status ? STORE_FAILED : rows[r->op].handle ? rows[r->op].handle(&w) : STORE_DONE;
+    if (answer->failed)
+        result = store_request_fail(r, STORE_OVER_QUOTA, "the store's process has no memory for the answer, or it is larger than "
+                                    "%lld bytes", STORE_MAX_ANSWER);
+    r->more = result == STORE_MORE;
     *missing = w.missing;
-    if (!missing->data && answer_to->failed) /* nothing has changed: what tells of changes has room */
-        store_frame_text(answer_to, STORE_OVER_QUOTA, answer_to->large ? "the answer is larger than %lld bytes"
-                         : "the store's process has no memory for the answer, of less than %lld bytes", STORE_MAX_FRAME);
-    return missing->data;
+    if (result == STORE_WAITS)
+        answer->size = before;
+    return result == STORE_FAILED && r->member ? tell_failure(&w, before) : result;
 }

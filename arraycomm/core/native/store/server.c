@@ -1,409 +1,426 @@
-/* The server's thread: epoll over the clients, the requests that wait, their deadlines. It has no need of Python.
+/* The server's thread: epoll over the clients, whose requests it carries out one by one. It has no need of Python.
  *
- * A client sends its next request after the answer to the last one, but for posted ones, which have no answer: so a
- * client costs one request's memory, and one that floods is dropped. */
+ * A client sends its next request after the answer to the last one, or a few at once; while it does not read its answers
+ * nothing more is read from it. Clients of torch's kind are not authenticated: what they hold is bounded in all. */
 #include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include "base/clock.h"
-#include "server.h"
+#include "base/process.h"
+#include "store.h"
 
 #define EVENTS 64
-#define POLL_NS 30000
-#define MOST_SKIPPED 32
-#define AGAIN_NS 20000000 /* until a will that could not be written is tried again */
-#define PIECE (64 << 10)  /* bytes of values that a client of torch's kind is sent at once, or one value */
+#define KEPT (16 << 10)           /* bytes of a buffer that an idle client keeps */
+#define MOST_HELD (128u << 20)    /* bytes of all clients of torch's kind: requests not whole, or waiting, and unread answers */
+#define WHOLE_NS 60000000000ll    /* until a request of theirs must be whole */
+#define LOOK_MS 1000              /* between two looks for those that are not */
+#define AGAIN_MS 20               /* until a will that could not be written is tried again */
 
-/* ---- requests that wait ---- */
+struct store_client {
+    struct store_client *next;
+    int fd, complaints;           /* STORE_MEMBER, or where the reason of its disconnection is written */
+    bool greeted, broken, blocked; /* the last: it does not read its answers */
+    struct store_request request;
+    struct store_buffer in, out;
+    size_t taken, sent;           /* of these */
+    struct store_entry *at;       /* waits for this key; NULL: does not wait */
+    int64_t since, moved;         /* CLOCK_MONOTONIC, ns: a request's first byte (0: none), the last byte in either direction */
+};
 
-static void list(struct store_server *s, struct store_client *c, struct store_entry *entry)
+/* All under the lock, which the thread gives up while it sleeps. */
+struct store_server {
+    struct store_table *table;
+    struct store_will *wills;
+    struct store_client *clients;
+    int epoll, wake, count, waiting;
+    bool due;                     /* wills of clients that have gone are to be written */
+    bool lingering, stopping;
+    pid_t pid;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t left;
+};
+
+/* ---- clients ---- */
+
+static bool is_member(const struct store_client *c)
 {
-    store_client_list(c, entry);
-    s->waiting++;
-    if (c->end < s->next_end)
-        s->next_end = c->end;
-    if (s->lingering) { /* see await_leaving */
-        pthread_mutex_lock(&s->lock);
-        pthread_cond_broadcast(&s->left);
-        pthread_mutex_unlock(&s->lock);
-    }
+    return c->complaints == STORE_MEMBER;
 }
 
-static void unlist(struct store_server *s, struct store_client *c)
+/* One that nobody reads is lost: the pipe does not block. */
+static void client_break(struct store_client *c, const char *reason)
+{
+    c->broken = true;
+    shutdown(c->fd, SHUT_RDWR); /* an event will tell the thread, which drops it */
+    if (is_member(c) || !reason)
+        return;
+    char line[STORE_TEXT + 1];
+    int size = snprintf(line, sizeof line, "%s", reason);
+    for (char *at = line; (at = strchr(at, '\n'));)
+        *at = ' '; /* a key may hold any bytes, and a line is one complaint */
+    line[size] = '\n';
+    ssize_t written = write(c->complaints, line, (size_t)size + 1);
+    (void)written;
+}
+
+static void client_unlist(struct store_server *s, struct store_client *c)
 {
     struct store_entry *entry = c->at;
-    store_client_unlist(c);
+    c->at = NULL;
     s->waiting--;
-    store_table_tidy(s->table, entry);
-}
-
-/* What is in s->told, of whose unread rest all clients of torch's kind may hold so much only. */
-static void store_server_tell(struct store_server *s, struct store_client *c)
-{
-    if (s->told.size)
-        store_client_answer(c, &s->told);
-    s->told.size = 0;
-    if (!c->out.size)
-        return;
-    pthread_mutex_lock(&s->lock);
-    store_client_unread(s->clients);
-    pthread_mutex_unlock(&s->lock);
-}
-
-/* What is in s->answer; who cannot be told that for want of memory is disconnected. */
-static void reply(struct store_server *s, struct store_client *c)
-{
-    if (s->answer.failed || (c->torch && !store_torch_answer(c->torch, &s->answer, &s->told)))
-        store_client_break(c);
-    else if (!c->torch)
-        store_client_answer(c, &s->answer);
-    else if (c->torch->next != STORE_GET || s->told.size > PIECE)
-        store_server_tell(s, c);
-    if (c->broken) {
-        s->told.size = 0;
-        s->told.failed = false;
+    if (!--entry->waiters) {
+        entry->brought = false;
+        store_table_tidy(s->table, entry);
     }
 }
 
-static void answer_code(struct store_server *s, struct store_client *c, int code)
+/* What is left of its answers, as far as it reads them. */
+static void client_send(struct store_server *s, struct store_client *c)
 {
-    store_frame_begin(&s->answer, code, 0, 0);
-    store_frame_end(&s->answer);
-    reply(s, c);
+    ssize_t sent = send(c->fd, c->out.data + c->sent, c->out.size - c->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR)
+        client_break(c, NULL);
+    c->sent += sent > 0 ? (size_t)sent : 0;
+    c->moved = clock_now();
+    bool blocked = c->sent < c->out.size;
+    if (blocked != c->blocked) {
+        struct epoll_event event = {.events = blocked ? EPOLLOUT : EPOLLIN, .data.ptr = c};
+        epoll_ctl(s->epoll, EPOLL_CTL_MOD, c->fd, &event);
+    }
+    c->blocked = blocked;
+    if (blocked)
+        return;
+    c->out.size = c->sent = 0;
+    if (c->out.room > KEPT)
+        store_buffer_free(&c->out);
 }
 
-/* What is in s->answer, now or, where the request was posted and has failed, with the next answer. */
-static void answer_request(struct store_server *s, struct store_client *c, const struct store_frame *request)
+/* The request has been answered. */
+static void client_next(struct store_client *c)
 {
-    bool posted = request->code & STORE_POSTED;
-    if (!posted || s->answer.failed)
-        reply(s, c);
-    else if (s->answer.data[4] != STORE_OK && !c->late.size && !store_buffer_append(&c->late, s->answer.data, s->answer.size))
-        store_client_break(c);
+    c->taken += c->request.size;
+    c->request = (struct store_request){.member = is_member(c)};
+    c->since = 0;
 }
 
-/* Carries out a request, or lists its client under the key that is missing. */
-static void attempt(struct store_server *s, struct store_client *c, const struct store_frame *request)
+static void client_wait(struct store_server *s, struct store_client *c, struct store_bytes missing)
+{
+    c->at = store_table_entry(s->table, missing, true);
+    if (!c->at) {
+        client_break(c, "the server has no memory for its request");
+        return;
+    }
+    c->at->waiters++;
+    s->waiting++;
+}
+
+static void client_execute(struct store_server *s, struct store_client *c)
 {
     struct store_bytes missing;
-    if (!store_table_apply(s->table, request, &s->answer, &missing)) {
-        answer_request(s, c, request);
-        return;
+    const char *data = c->in.data + c->taken;
+    if (c->request.op == STORE_WILL)
+        store_will_record(&s->wills, c, &c->request, data);
+    enum store_result result = store_request_run(s->table, &c->request, data, &c->out, &missing);
+    if (result == STORE_FAILED)
+        client_break(c, c->request.text);
+    else if (result == STORE_WAITS)
+        client_wait(s, c, missing);
+    else if (result == STORE_DONE)
+        client_next(c);
+    if (!c->broken && c->out.size)
+        client_send(s, c);
+}
+
+/* Looks again at the requests that waited for keys that have come. */
+static void wake_waiters(struct store_server *s)
+{
+    while (s->table->brought) {
+        s->table->brought = false;
+        for (struct store_client *c = s->clients; c; c = c->next)
+            if (c->at && c->at->brought) {
+                client_unlist(s, c);
+                client_execute(s, c);
+            }
     }
-    struct store_entry *entry = request->milliseconds ? store_table_entry(s->table, missing, true) : NULL;
-    if (entry)
-        list(s, c, entry);
-    else if (request->milliseconds)
-        store_client_break(c); /* no memory */
-    else
-        answer_code(s, c, STORE_TIMED_OUT);
 }
 
-/* Looks again at the requests that waited for a key. Those that miss another are listed under that. */
-static void retry(struct store_server *s, struct store_bytes key)
+/* Behind a request that waits nothing may come but that it is given up. False where nothing has. */
+static bool client_cancels(struct store_server *s, struct store_client *c)
 {
-    struct store_entry *entry = store_table_entry(s->table, key, false);
-    struct store_client *c = entry ? entry->first_waiter : NULL;
-    if (!c)
-        return;
-    entry->first_waiter = entry->last_waiter = NULL;
-    while (c) { /* from here on the entry may go: a pop takes the last item */
-        struct store_client *next = c->after;
-        struct store_frame request;
-        c->at = NULL;
-        s->waiting--;
-        const struct store_buffer *waits = c->torch ? &c->torch->frame : &c->in;
-        store_frame_parse(&request, waits->data, waits->size); /* it was whole when it came */
-        attempt(s, c, &request);
-        if (!c->at)
-            store_buffer_free(&c->in);
-        c = next;
-    }
-    entry = store_table_entry(s->table, key, false);
-    if (entry)
-        store_table_tidy(s->table, entry);
-}
-
-static void expire(struct store_server *s)
-{
-    int64_t time = clock_now();
-    s->next_end = STORE_NEVER;
-    pthread_mutex_lock(&s->lock);
-    for (struct store_client *c = s->clients; c; c = c->next) {
-        int64_t due = store_client_due(c, time);
-        if (due < s->next_end)
-            s->next_end = due;
-        if (c->at && c->end <= time) {
-            unlist(s, c);
-            store_buffer_free(&c->in);
-            answer_code(s, c, STORE_TIMED_OUT);
-        } else if (c->at && c->end < s->next_end) {
-            s->next_end = c->end;
-        }
-    }
-    pthread_mutex_unlock(&s->lock);
-}
-
-/* ---- requests ---- */
-
-/* After a request that may have brought keys for which somebody waits. */
-static void wake_waiters(struct store_server *s, const struct store_frame *frame)
-{
-    int op = frame->code & ~STORE_POSTED;
-    bool brings = op == STORE_SET || op == STORE_ADD || op == STORE_COMPARE_SET || op == STORE_APPEND || op == STORE_PUSH;
-    uint32_t every = op == STORE_SET ? 2 : UINT32_MAX; /* how many strings apart they lie */
-    struct store_cursor cursor = store_frame_strings(frame);
-    for (struct store_bytes key; brings && s->waiting && store_frame_next(&cursor, &key);)
-        if ((cursor.index - 1) % every == 0)
-            retry(s, key);
-}
-
-static bool store_server_leave(void *server, struct store_bytes key, struct store_bytes value)
-{
-    struct store_server *s = server;
-    bool written = store_table_leave(s->table, key, value, &s->answer);
-    if (written)
-        retry(s, key);
-    return written;
-}
-
-static void request(struct store_server *s, struct store_client *c, const struct store_frame *frame)
-{
-    if (c->late.size && !(frame->code & STORE_POSTED)) {
-        store_client_answer(c, &c->late);
-        c->late.size = 0;
-        return;
-    }
-    if (frame->milliseconds)
-        c->end = clock_now() + frame->milliseconds * 1000000ll;
-    attempt(s, c, frame);
-    wake_waiters(s, frame);
-}
-
-/* What stands at data, with `more` bytes behind it. False: no client sends this. */
-static bool one_request(struct store_server *s, struct store_client *c, const char *data, size_t length, size_t more)
-{
-    struct store_frame frame;
-    int op = store_frame_parse(&frame, data, length) ? frame.code & ~STORE_POSTED : -1;
-    if (op < 0 || (frame.code & STORE_POSTED && op != STORE_SET && op != STORE_WILL))
+    size_t asked = c->taken + c->request.size;
+    if (c->in.size == asked)
         return false;
-    if (op == STORE_PIPES && more)
-        return false; /* nothing follows it here */
-    if (op == STORE_WILL) {
-        store_will_record(&s->wills, c, data, length, &s->answer);
-        answer_request(s, c, &frame);
-    } else if (op == STORE_PIPES) {
-        store_client_adopt(c);
-    } else {
-        request(s, c, &frame);
+    if (c->in.data[asked] != STORE_CANCEL) {
+        client_break(c, "it asks for more while it waits");
+        return false;
     }
-    return !c->at || !more; /* who waits sends nothing */
+    client_unlist(s, c);
+    client_next(c); /* what is next in line says so */
+    return true;
 }
 
-/* The whole requests of data; the bytes that are taken, or -1 for what no client sends. One that waits is not taken. */
-static int64_t requests(struct store_server *s, struct store_client *c, const char *data, size_t size)
+static void client_compact(struct store_client *c)
 {
-    size_t done = 0;
-    while (done < size) {
-        size_t left = size - done;
-        int64_t length = store_frame_size(data + done, left);
-        if (length < 0 || c->at || c->out.size) /* the last: a request before the last one's answer */
-            return -1;
-        if (!length || (size_t)length > left)
-            break;
-        if (!one_request(s, c, data + done, (size_t)length, left - (size_t)length))
-            return -1;
-        if (c->at)
-            break;
-        done += (size_t)length;
-    }
-    return (int64_t)done;
-}
-
-static void store_server_carry_out(struct store_server *s, struct store_client *c)
-{
-    struct store_frame frame;
-    if (store_frame_parse(&frame, c->torch->frame.data, c->torch->frame.size))
-        request(s, c, &frame);
-    else
-        c->broken = true;
-}
-
-/* What else belongs to the request; of a long answer as much as the client reads. */
-static void carry_on(struct store_server *s, struct store_client *c)
-{
-    while (!c->broken && !c->out.size && store_torch_next(c->torch))
-        store_server_carry_out(s, c);
-    c->broken |= c->torch->frame.failed;
-    if (!c->at)
-        store_buffer_free(&c->torch->frame);
-}
-
-/* As requests(), of a client of torch's kind; who waits may only give that up. */
-static int64_t torch_requests(struct store_server *s, struct store_client *c, const char *data, size_t size)
-{
-    size_t done = 0;
-    while (done < size && !c->broken && !c->out.size) {
-        int64_t length = 1;
-        if (!c->at)
-            length = store_torch_read(c->torch, data + done, size - done, &s->told);
-        else if (store_torch_cancels(data + done, size - done, &s->told))
-            unlist(s, c);
-        else
-            return -1;
-        if (length <= 0)
-            return length ? -1 : (int64_t)done;
-        done += (size_t)length;
-        if (s->told.failed) { /* no memory to answer it */
-            s->told.failed = false;
-            return -1;
-        }
-        if (s->told.size)
-            store_server_tell(s, c);
-        else if (c->torch->frame.size) {
-            store_server_carry_out(s, c);
-            carry_on(s, c);
-        }
-    }
-    return done == size ? (int64_t)done : -1;
-}
-
-/* When a client of torch's kind is to be looked at again. began: with a new request. */
-static void plan_look(struct store_server *s, struct store_client *c, bool began)
-{
-    if (began)
-        c->torch->since = 0;
-    pthread_mutex_lock(&s->lock);
-    int64_t due = store_client_limit(c, s->clients, STORE_CHUNK);
-    pthread_mutex_unlock(&s->lock);
-    if (due < s->next_end)
-        s->next_end = due;
-}
-
-static void store_server_take(struct store_server *s, struct store_client *c, size_t size)
-{
-    if ((c->at && !c->torch) || c->out.size || (c->in.size && !store_buffer_append(&c->in, s->chunk, size))) {
-        c->broken = true;
-        return;
-    }
-    bool kept = c->in.size;
-    const char *data = kept ? c->in.data : s->chunk;
-    size_t all = kept ? c->in.size : size;
-    int64_t done = c->torch ? torch_requests(s, c, data, all) : requests(s, c, data, all);
-    size_t rest = done < 0 ? 0 : all - (size_t)done;
-    if (done < 0 || (!kept && rest && !store_buffer_append(&c->in, data + done, rest))) {
-        c->broken = true;
-    } else if (kept) {
-        memmove(c->in.data, c->in.data + done, rest);
-        c->in.size = rest;
-    }
-    if (!rest)
+    c->in.size -= c->taken;
+    if (c->in.size)
+        memmove(c->in.data, c->in.data + c->taken, c->in.size);
+    else if (c->in.room > KEPT)
         store_buffer_free(&c->in);
-    if (c->torch)
-        plan_look(s, c, done > 0); /* one was whole: another has begun */
+    c->taken = 0;
 }
 
-static void store_server_serve(struct store_server *s, struct store_client *c, uint32_t events)
+/* Whether a request is whole: then it is carried out, unless a client of torch's kind has not greeted yet. */
+static bool client_ready(struct store_client *c)
 {
-    if (events & EPOLLOUT) {
-        store_client_flush(c);
-        if (c->torch && !c->out.size && !c->broken)
-            carry_on(s, c);
+    if (c->request.more)
+        return true;
+    int state = store_request_read(&c->request, c->in.data + c->taken, c->in.size - c->taken);
+    if (state < 0 || (!c->greeted && c->in.size > c->taken && c->in.data[c->taken] != STORE_VALIDATE))
+        client_break(c, state < 0 ? c->request.text : "it does not speak the protocol of torch's store");
+    c->greeted |= state > 0;
+    return state > 0 && !c->broken;
+}
+
+/* Carries out what has come, while nothing is waited for and the answers are read. */
+static void client_run(struct store_server *s, struct store_client *c)
+{
+    while (!c->broken && !c->out.size && (c->at ? client_cancels(s, c) : true)) {
+        if (!client_ready(c))
+            break;
+        client_execute(s, c);
+        wake_waiters(s);
     }
-    if (!(events & ~(uint32_t)EPOLLOUT))
-        return;
-    ssize_t size = store_client_receive(c, s->chunk, sizeof s->chunk);
-    if (size > 0)
-        store_server_take(s, c, (size_t)size);
-    else if (!size || (errno != EAGAIN && errno != EINTR))
-        c->broken = true;
+    if (!c->at && !c->request.more)
+        client_compact(c);
+    if (c->in.size && !c->at && !c->out.size && !c->since)
+        c->since = clock_now();
 }
 
-void store_server_drop(struct store_server *s, struct store_client *c)
+static void client_receive(struct store_client *c)
 {
-    if (c->at)
-        unlist(s, c);
-    pthread_mutex_lock(&s->lock);
-    *c->link = c->next;
-    if (c->next)
-        c->next->link = c->link;
-    s->count--;
-    pthread_cond_broadcast(&s->left);
-    pthread_mutex_unlock(&s->lock);
-    store_client_free(c);
+    if (!store_buffer_reserve(&c->in, KEPT / 4)) {
+        client_break(c, "the server has no memory for its request");
+        return;
+    }
+    ssize_t size = recv(c->fd, c->in.data + c->in.size, c->in.room - c->in.size, MSG_DONTWAIT);
+    if (!size || (size < 0 && errno != EAGAIN && errno != EINTR))
+        client_break(c, NULL);
+    c->in.size += size > 0 ? (size_t)size : 0;
+    c->moved = clock_now();
 }
 
-/* In the server's thread, where SIGPIPE is blocked. */
+static void client_drop(struct store_server *s, struct store_client **at)
+{
+    struct store_client *c = *at;
+    *at = c->next;
+    s->count--;
+    if (c->at)
+        client_unlist(s, c);
+    epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL); /* a child made by fork may have it open, too */
+    close(c->fd);
+    store_buffer_free(&c->in);
+    store_buffer_free(&c->out);
+    free(c);
+}
+
+/* ---- bounds for clients of torch's kind ---- */
+
+/* Breaks with those that have moved nothing for longest, until the others hold no more than they may. */
+static void limit_held(struct store_server *s)
+{
+    for (;;) {
+        struct store_client *oldest = NULL;
+        size_t held = 0;
+        for (struct store_client *c = s->clients; c; c = c->next) {
+            if (is_member(c) || c->broken || (c->in.room <= KEPT && c->out.room <= KEPT))
+                continue;
+            held += c->in.room + c->out.room;
+            if (!oldest || c->moved < oldest->moved)
+                oldest = c;
+        }
+        if (held <= MOST_HELD)
+            return;
+        client_break(oldest, "requests that are not whole, or wait, and answers that are not read hold more than 128 MiB");
+        store_buffer_free(&oldest->out);
+    }
+}
+
+/* Breaks with those whose requests are not whole for too long. Whether there are others to be looked at later. */
+static bool limit_time(struct store_server *s)
+{
+    bool others = false;
+    int64_t now = clock_now();
+    for (struct store_client *c = s->clients; c; c = c->next) {
+        bool begun = !is_member(c) && c->since && !c->broken;
+        if (begun && now - c->since > WHOLE_NS)
+            client_break(c, "a request that was not whole after 60 s");
+        others |= begun;
+    }
+    return others;
+}
+
+/* ---- the thread ---- */
+
+static void server_serve(struct store_server *s, struct store_client *c)
+{
+    if (c->out.size)
+        client_send(s, c);
+    else
+        client_receive(c);
+    client_run(s, c);
+    if (!is_member(c) && (c->in.room > KEPT || c->out.room > KEPT))
+        limit_held(s);
+}
+
+/* Drops who has gone, and writes what they left. */
+static void server_sweep(struct store_server *s)
+{
+    for (struct store_client **at = &s->clients; *at;) {
+        if (!(*at)->broken) {
+            at = &(*at)->next;
+            continue;
+        }
+        s->due |= store_will_due(s->wills, *at);
+        client_drop(s, at);
+    }
+    if (s->due)
+        s->due = !store_will_execute(&s->wills, s->table);
+    wake_waiters(s);
+}
+
+/* Those that still are owed an answer hear of it by the end of the connection. */
 static void say_goodbye(struct store_server *s)
 {
-    store_frame_begin(&s->answer, STORE_CLOSED, 0, 0);
-    store_frame_end(&s->answer);
-    for (struct store_client *c = s->clients; c && !s->answer.failed; c = c->next)
-        if (!c->out.size && !c->torch)
-            store_client_answer(c, &s->answer);
+    const char closed = STORE_CLOSED;
+    for (struct store_client *c = s->clients; c; c = c->next)
+        if (!c->out.size && is_member(c))
+            send(c->fd, &closed, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* ---- the clients' events ---- */
-
-static int store_server_timeout(int64_t end)
-{
-    if (end == STORE_NEVER)
-        return -1;
-    int64_t left = (end - clock_now() + 999999) / 1000000;
-    return left < 0 ? 0 : left > 3600000 ? 3600000 : (int)left;
-}
-
-/* As epoll_wait(), until s->next_end. Looks on for a moment before it sleeps, if that has been worth it lately: being woken costs more
- * than a request. */
-static int store_server_await(struct store_server *s, struct epoll_event *events)
-{
-    int found = epoll_wait(s->epoll, events, EVENTS, 0);
-    if (!found && s->skip-- <= 0) {
-        for (int64_t until = clock_now() + POLL_NS; !found && clock_now() < until;)
-            found = epoll_wait(s->epoll, events, EVENTS, 0);
-        s->next_skip = found ? 1 : s->next_skip < MOST_SKIPPED ? 2 * s->next_skip : MOST_SKIPPED;
-        s->skip = found ? 0 : s->next_skip;
-    }
-    return found ? found : epoll_wait(s->epoll, events, EVENTS, store_server_timeout(s->next_end));
-}
-
-/* A client with pipes has two descriptors, and may be among the events of one moment twice: it has gone at the second. */
-static void forget_events(const struct store_client *c, struct epoll_event *from, const struct epoll_event *end)
-{
-    for (; from < end; from++)
-        if (from->data.ptr == c)
-            from->data.ptr = NULL;
-}
-
-void *store_server_run(void *argument)
+static void *server_run(void *argument)
 {
     struct store_server *s = argument;
     struct epoll_event events[EVENTS];
+    pthread_mutex_lock(&s->lock);
     while (!s->stopping) {
-        int found = store_server_await(s, events);
+        int wait = s->due ? AGAIN_MS : limit_time(s) ? LOOK_MS : -1;
+        pthread_mutex_unlock(&s->lock);
+        int found = epoll_wait(s->epoll, events, EVENTS, wait);
+        pthread_mutex_lock(&s->lock);
         for (int i = 0; i < found; i++) {
             struct store_client *c = events[i].data.ptr;
             if (c && !c->broken)
-                store_server_serve(s, c, events[i].events);
-            if (c && c->broken) {
-                if (c->at)
-                    unlist(s, c);
-                s->due |= store_will_due(s->wills, c);
-                store_server_drop(s, c);
-                forget_events(c, events + i, events + found);
-            }
+                server_serve(s, c);
         }
-        if (s->due) /* what clients that have gone wanted written, where the keys are missing */
-            s->due = !store_will_execute(&s->wills, store_server_leave, s);
-        if (s->due && clock_now() + AGAIN_NS < s->next_end) /* there was no memory */
-            s->next_end = clock_now() + AGAIN_NS;
-        if (s->next_end != STORE_NEVER && clock_now() >= s->next_end)
-            expire(s);
-        if (s->answer.room > STORE_CHUNK) /* a rare one; not to be kept */
-            store_buffer_free(&s->answer);
-        if (s->told.room > STORE_CHUNK)
-            store_buffer_free(&s->told);
+        server_sweep(s);
+        if (s->lingering)
+            pthread_cond_broadcast(&s->left);
     }
     say_goodbye(s);
+    pthread_mutex_unlock(&s->lock);
     return NULL;
+}
+
+/* ---- whoever owns it ---- */
+
+static void server_release(struct store_server *s)
+{
+    while (s->clients)
+        client_drop(s, &s->clients);
+    store_will_free(s->wills);
+    if (s->epoll >= 0)
+        close(s->epoll);
+    if (s->wake >= 0)
+        close(s->wake);
+    if (s->table)
+        store_table_free(s->table);
+    free(s);
+}
+
+static int server_open(struct store_server *s)
+{
+    s->table = store_table_new();
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
+    if (!s->table)
+        return ENOMEM;
+    if (s->epoll < 0 || s->wake < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->wake, &event) < 0)
+        return errno;
+    return thread_start(&s->thread, 0, server_run, s) ? errno : 0;
+}
+
+struct store_server *store_server_new(void)
+{
+    struct store_server *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->pid = getpid();
+    pthread_mutex_init(&s->lock, NULL);
+    condition_init(&s->left);
+    int failed = server_open(s);
+    if (failed) {
+        server_release(s);
+        errno = failed;
+        return NULL;
+    }
+    pthread_setname_np(s->thread, "arraycomm-store");
+    return s;
+}
+
+int store_server_admit(struct store_server *s, int fd, int complaints)
+{
+    struct store_client *c = calloc(1, sizeof *c);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
+    if (!c)
+        return -1;
+    c->fd = fd;
+    c->complaints = complaints;
+    c->request.member = c->greeted = is_member(c);
+    pthread_mutex_lock(&s->lock);
+    int failed = epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &event) ? errno : 0;
+    if (!failed) {
+        c->next = s->clients;
+        s->clients = c;
+        s->count++;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (failed)
+        free(c);
+    errno = failed;
+    return failed ? -1 : 0;
+}
+
+/* Until all clients have left, or all that are here wait for keys that nobody is left to bring: ranks that came back for the
+ * next world before this server, of the last one, was closed. They look for the next server once they hear of the end. */
+static void server_linger(struct store_server *s, int64_t linger)
+{
+    int64_t end = clock_now() + linger;
+    s->lingering = true;
+    while (s->waiting < s->count && clock_now() < end)
+        condition_await(&s->left, &s->lock, end);
+}
+
+void store_server_end(struct store_server *s, int64_t linger)
+{
+    if (s->pid == getpid()) {
+        pthread_mutex_lock(&s->lock);
+        if (linger > 0)
+            server_linger(s, linger);
+        s->stopping = true;
+        pthread_mutex_unlock(&s->lock);
+        eventfd_write(s->wake, 1);
+        pthread_join(s->thread, NULL);
+    } else {
+        close(s->epoll); /* the set is the parent's, from which nothing is to be taken */
+        s->epoll = -1;
+    }
+    server_release(s);
 }

@@ -7,19 +7,22 @@
 
 struct store_will {
     struct store_will *next;
-    const void *owner;         /* NULL: has gone */
-    struct store_buffer frame; /* as it came: name, key, value, key, value... */
+    const void *owner; /* NULL: has gone */
+    struct store_request request;
+    char data[];       /* the request, as it came */
 };
 
-static struct store_will **store_will_find(struct store_will **wills, struct store_bytes name)
+static struct store_bytes name_of(struct store_will *will)
+{
+    will->request.at = will->request.first;
+    return store_request_bytes(&will->request, will->data);
+}
+
+static struct store_will **find_will(struct store_will **wills, struct store_bytes name)
 {
     for (; *wills; wills = &(*wills)->next) {
-        if (!(*wills)->owner)
-            continue;
-        struct store_frame frame;
-        store_frame_parse(&frame, (*wills)->frame.data, (*wills)->frame.size);
-        struct store_bytes other = store_frame_first(&frame);
-        if (other.size == name.size && !memcmp(other.data, name.data, name.size))
+        struct store_bytes other = name_of(*wills);
+        if ((*wills)->owner && other.size == name.size && !memcmp(other.data, name.data, name.size))
             break;
     }
     return wills;
@@ -29,7 +32,6 @@ static void remove_will(struct store_will **at)
 {
     struct store_will *will = *at;
     *at = will->next;
-    store_buffer_free(&will->frame);
     free(will);
 }
 
@@ -37,55 +39,39 @@ static size_t bytes_of(const struct store_will *will, const void *owner)
 {
     size_t size = 0;
     for (; will; will = will->next)
-        size += will->owner == owner ? will->frame.size : 0;
+        size += will->owner == owner ? will->request.size : 0;
     return size;
 }
 
-static bool may_be(const struct store_frame *frame)
+static struct store_will *new_will(const void *owner, const struct store_request *r, const char *data)
 {
-    struct store_cursor cursor = store_frame_strings(frame);
-    struct store_bytes string;
-    bool fits = frame->count % 2;
-    for (uint32_t i = 0; fits && store_frame_next(&cursor, &string); i++)
-        fits = i % 2 == 0 || string.size <= STORE_MAX_KEY;
-    return fits;
-}
-
-static struct store_will *new_will(const void *owner, const char *data, size_t size)
-{
-    struct store_will *made = calloc(1, sizeof *made);
-    if (made && !store_buffer_append(&made->frame, data, size)) {
-        free(made);
+    struct store_will *made = malloc(sizeof *made + r->size);
+    if (!made)
         return NULL;
-    }
-    if (made)
-        made->owner = owner;
+    *made = (struct store_will){.owner = owner, .request = *r};
+    memcpy(made->data, data, r->size);
     return made;
 }
 
-void store_will_record(struct store_will **wills, const void *owner, const char *data, size_t size, struct store_buffer *answer)
+void store_will_record(struct store_will **wills, const void *owner, struct store_request *r, const char *data)
 {
-    struct store_frame frame;
-    if (!store_frame_parse(&frame, data, size) || !may_be(&frame) || size + bytes_of(*wills, owner) > MAX_WILLS) {
-        store_frame_text(answer, STORE_BAD_REQUEST, "a will has a name, then keys of at most %u bytes and values; at most %d bytes",
-                         STORE_MAX_KEY, MAX_WILLS);
+    if (!r->times || r->size + bytes_of(*wills, owner) > MAX_WILLS) {
+        store_request_fail(r, STORE_BAD_REQUEST, "a will has a name, then keys and values; at most %d bytes", MAX_WILLS);
         return;
     }
-    store_frame_begin(answer, STORE_OK, 0, 0);
-    bool told = store_buffer_reserve(answer, STORE_TOLD);
-    struct store_will *made = told && frame.count > 1 ? new_will(owner, data, size) : NULL;
-    if (!told || (!made && frame.count > 1)) { /* the one before stays */
-        store_frame_text(answer, STORE_OVER_QUOTA, "the store's process is out of memory");
+    struct store_will *made = r->times > 1 ? new_will(owner, r, data) : NULL;
+    if (!made && r->times > 1) { /* the one before stays */
+        store_request_no_memory(r);
         return;
     }
-    struct store_will **old = store_will_find(wills, store_frame_first(&frame));
+    r->at = r->first;
+    struct store_will **old = find_will(wills, store_request_bytes(r, data));
     if (*old)
         remove_will(old);
     if (made) {
         made->next = *wills;
         *wills = made;
     }
-    store_frame_end(answer);
 }
 
 bool store_will_due(struct store_will *wills, const void *owner)
@@ -99,22 +85,31 @@ bool store_will_due(struct store_will *wills, const void *owner)
     return due;
 }
 
-bool store_will_execute(struct store_will **wills, store_leave *leave, void *server)
+static bool write_will(struct store_will *will, struct store_table *t)
+{
+    bool written = true;
+    name_of(will);
+    store_request_bytes(&will->request, will->data); /* of the name */
+    for (int64_t i = 1; i < will->request.times; i++) {
+        struct store_bytes key = store_request_bytes(&will->request, will->data);
+        struct store_bytes value = store_request_bytes(&will->request, will->data);
+        const struct store_entry *entry = store_table_entry(t, key, false);
+        if (!entry || !entry->value)
+            written &= store_table_write(t, &will->request, key, value, (struct store_bytes){"", 0});
+    }
+    return written;
+}
+
+bool store_will_execute(struct store_will **wills, struct store_table *t)
 {
     bool all = true;
     while (*wills) {
-        struct store_frame frame;
-        struct store_bytes key, value;
-        bool written = !(*wills)->owner && store_frame_parse(&frame, (*wills)->frame.data, (*wills)->frame.size);
-        struct store_cursor cursor = store_frame_strings(&frame);
-        bool due = written && store_frame_next(&cursor, &key); /* its name */
-        while (due && store_frame_next(&cursor, &key) && store_frame_next(&cursor, &value))
-            written &= leave(server, key, value);
-        all &= !due || written;
-        if (due && written)
+        if (!(*wills)->owner && write_will(*wills, t)) {
             remove_will(wills);
-        else
-            wills = &(*wills)->next;
+            continue;
+        }
+        all &= (*wills)->owner != NULL;
+        wills = &(*wills)->next;
     }
     return all;
 }
