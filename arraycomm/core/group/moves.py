@@ -5,15 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..arrays.opaque import nothing_of, row
-from ..base.typed import Any
+from ..base.typed import TYPE_CHECKING, Any
 from . import arguments, shapes
 from .exchange import agreed_counts, blocks_of_root, given_rows, scattered_rows
 from .part import Part, short
 from .work import Work
 
+if TYPE_CHECKING:
+    from typing import Literal, overload
+
+    from .part import Array
+
 
 class Moves(Part):
     """See Group, which has these methods."""
+
+    if TYPE_CHECKING:
+        @overload
+        def broadcast(self, x: Array | None = None, root: int = 0, *, out: Array | None = None, async_op: Literal[False] = False,
+                      timeout: float | None = None) -> Array: ...
+        @overload
+        def broadcast(self, x: Any = None, root: int = 0, *, out: Any = None, async_op: Literal[True],
+                      timeout: float | None = None) -> Work: ...
+        @overload
+        def broadcast(self, x: Any = None, root: int = 0, *, out: Any = None, async_op: bool = False,
+                      timeout: float | None = None) -> Any: ...
 
     @short
     def broadcast(self, x: Any = None, root: int = 0, *, out: Any = None, async_op: bool = False,
@@ -45,6 +61,20 @@ class Moves(Part):
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
         return self._collective("broadcast", src if self.rank == root else None, to, shapes.layout(src.shape), timeout, async_op,
                                 root=root)
+
+    if TYPE_CHECKING:
+        @overload
+        def all_gather(self, x: Array, *, form: Literal["concat", "stack"] = "concat", uneven: bool = False,
+                       counts: Sequence[int] | None = None, out: Array | None = None, async_op: Literal[False] = False,
+                       timeout: float | None = None) -> Array: ...
+        @overload
+        def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False,
+                       counts: Sequence[int] | None = None, out: Any = None, async_op: Literal[True],
+                       timeout: float | None = None) -> Work: ...
+        @overload
+        def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False,
+                       counts: Sequence[int] | None = None, out: Any = None, async_op: bool = False,
+                       timeout: float | None = None) -> Any: ...
 
     @short
     def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False, counts: Sequence[int] | None = None,
@@ -78,6 +108,20 @@ class Moves(Part):
         if form == "list":
             to = shapes.listed(to, src.shape, self.size, rows)
         return self._collective("all_gather", src, to, shapes.layout(src.shape, rows), timeout, async_op, counts=counts)
+
+    if TYPE_CHECKING:
+        @overload
+        def gather(self, x: Array, root: int = 0, *, form: Literal["concat", "stack"] = "concat", uneven: bool = False,
+                   counts: Sequence[int] | None = None, out: Array | None = None, async_op: Literal[False] = False,
+                   timeout: float | None = None) -> Array | None: ...
+        @overload
+        def gather(self, x: Any, root: int = 0, *, form: str = "concat", uneven: bool = False,
+                   counts: Sequence[int] | None = None, out: Any = None, async_op: Literal[True],
+                   timeout: float | None = None) -> Work: ...
+        @overload
+        def gather(self, x: Any, root: int = 0, *, form: str = "concat", uneven: bool = False,
+                   counts: Sequence[int] | None = None, out: Any = None, async_op: bool = False,
+                   timeout: float | None = None) -> Any: ...
 
     @short
     def gather(self, x: Any, root: int = 0, *, form: str = "concat", uneven: bool = False, counts: Sequence[int] | None = None,
@@ -114,6 +158,20 @@ class Moves(Part):
         to = arguments.Destination(nothing_of(src) if to.buffer is None else to.buffer, to.array)
         layout = shapes.layout(src.shape, [root, *rows])
         return self._collective("all_to_all", src, to, layout, timeout, async_op, counts=counts, receives=receives)
+
+    if TYPE_CHECKING:
+        @overload
+        def scatter(self, x: Array | None = None, root: int = 0, *, like: Array | None = None, uneven: bool = False,
+                    counts: Sequence[int] | None = None, out: Array | None = None, async_op: Literal[False] = False,
+                    timeout: float | None = None) -> Array: ...
+        @overload
+        def scatter(self, x: Any = None, root: int = 0, *, like: Any = None, uneven: bool = False,
+                    counts: Sequence[int] | None = None, out: Any = None, async_op: Literal[True],
+                    timeout: float | None = None) -> Work: ...
+        @overload
+        def scatter(self, x: Any = None, root: int = 0, *, like: Any = None, uneven: bool = False,
+                    counts: Sequence[int] | None = None, out: Any = None, async_op: bool = False,
+                    timeout: float | None = None) -> Any: ...
 
     @short
     def scatter(self, x: Any = None, root: int = 0, *, like: Any = None, uneven: bool = False,
@@ -162,6 +220,17 @@ class Moves(Part):
         to = arguments.destination(template, src, part, out)
         whole = src if self.rank == root else None
         return self._collective("scatter", whole, to, shapes.layout(part), timeout, async_op, root=root)
+
+    if TYPE_CHECKING:
+        @overload
+        def all_to_all(self, x: Array, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
+                       out: Array | None = None, async_op: Literal[False] = False, timeout: float | None = None) -> Array: ...
+        @overload
+        def all_to_all(self, x: Any, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
+                       out: Any = None, async_op: Literal[True], timeout: float | None = None) -> Work: ...
+        @overload
+        def all_to_all(self, x: Any, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
+                       out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any: ...
 
     @short
     def all_to_all(self, x: Any, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from arraycomm._engine import ShortcutMethod
 
-from ..base.typed import TYPE_CHECKING, Any
+from ..base.typed import TYPE_CHECKING, Any, Protocol
 from ..interface.kinds import KINDS, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
+    from typing_extensions import Buffer
+
+    class SupportsDLPack(Protocol):
+        """An array of any library that speaks DLPack."""
+
+        def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    Array = TypeVar("Array", bound=SupportsDLPack | Buffer)  # results are of the arguments' type
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

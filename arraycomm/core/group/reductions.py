@@ -11,6 +11,11 @@ from . import arguments, shapes
 from .part import Part, short
 
 if TYPE_CHECKING:
+    from typing import Literal, overload
+
+    from .part import Array
+    from .work import Work
+
     _Op = str | ReduceOp | Callable[[Any, Any], Any]  # a function: see Reductions.all_reduce()
 
 
@@ -40,6 +45,20 @@ class Reductions(Part):
         else:
             to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
         return self._collective(name, src, to, shapes.layout(src.shape), timeout, async_op, reduction, root, mover=mover)
+
+    if TYPE_CHECKING:
+        @overload
+        def all_reduce(self, x: Any, op: Literal["minloc", "maxloc"], *, index: Any = None, out: Any = None,
+                       async_op: bool = False, timeout: float | None = None) -> tuple[Any, Any]: ...
+        @overload
+        def all_reduce(self, x: Array, op: _Op = "sum", *, index: None = None, out: Array | None = None,
+                       async_op: Literal[False] = False, timeout: float | None = None) -> Array: ...
+        @overload
+        def all_reduce(self, x: Any, op: _Op = "sum", *, index: Any = None, out: Any = None, async_op: Literal[True],
+                       timeout: float | None = None) -> Work: ...
+        @overload
+        def all_reduce(self, x: Any, op: _Op = "sum", *, index: Any = None, out: Any = None, async_op: bool = False,
+                       timeout: float | None = None) -> Any: ...
 
     @short
     def all_reduce(self, x: Any, op: _Op = "sum", *, index: Any = None, out: Any = None, async_op: bool = False,
@@ -73,6 +92,20 @@ class Reductions(Part):
         """
         return self._reduced("all_reduce", x, op, out, timeout, async_op, index)
 
+    if TYPE_CHECKING:
+        @overload
+        def reduce(self, x: Any, root: int, op: Literal["minloc", "maxloc"], *, index: Any = None, out: Any = None,
+                   async_op: bool = False, timeout: float | None = None) -> tuple[Any, Any] | None: ...
+        @overload
+        def reduce(self, x: Array, root: int = 0, op: _Op = "sum", *, index: None = None, out: Array | None = None,
+                   async_op: Literal[False] = False, timeout: float | None = None) -> Array | None: ...
+        @overload
+        def reduce(self, x: Any, root: int = 0, op: _Op = "sum", *, index: Any = None, out: Any = None,
+                   async_op: Literal[True], timeout: float | None = None) -> Work: ...
+        @overload
+        def reduce(self, x: Any, root: int = 0, op: _Op = "sum", *, index: Any = None, out: Any = None,
+                   async_op: bool = False, timeout: float | None = None) -> Any: ...
+
     @short
     def reduce(self, x: Any, root: int = 0, op: _Op = "sum", *, index: Any = None, out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
@@ -92,6 +125,17 @@ class Reductions(Part):
         """
         root = arguments.root(root, self.size)
         return self._reduced("reduce", x, op, out, timeout, async_op, index, root)
+
+    if TYPE_CHECKING:
+        @overload
+        def reduce_scatter(self, x: Array, op: _Op = "sum", *, counts: Sequence[int] | None = None, out: Array | None = None,
+                           async_op: Literal[False] = False, timeout: float | None = None) -> Array: ...
+        @overload
+        def reduce_scatter(self, x: Any, op: _Op = "sum", *, counts: Sequence[int] | None = None, out: Any = None,
+                           async_op: Literal[True], timeout: float | None = None) -> Work: ...
+        @overload
+        def reduce_scatter(self, x: Any, op: _Op = "sum", *, counts: Sequence[int] | None = None, out: Any = None,
+                           async_op: bool = False, timeout: float | None = None) -> Any: ...
 
     @short
     def reduce_scatter(self, x: Any, op: _Op = "sum", *, counts: Sequence[int] | None = None,
@@ -122,6 +166,17 @@ class Reductions(Part):
         return self._collective("reduce_scatter", src, to, shapes.layout(src.shape, rows), timeout, async_op, reduction,
                                 counts=elements, mover=mover)
 
+    if TYPE_CHECKING:
+        @overload
+        def scan(self, x: Array, op: _Op = "sum", *, out: Array | None = None, async_op: Literal[False] = False,
+                 timeout: float | None = None) -> Array: ...
+        @overload
+        def scan(self, x: Any, op: _Op = "sum", *, out: Any = None, async_op: Literal[True],
+                 timeout: float | None = None) -> Work: ...
+        @overload
+        def scan(self, x: Any, op: _Op = "sum", *, out: Any = None, async_op: bool = False,
+                 timeout: float | None = None) -> Any: ...
+
     @short
     def scan(self, x: Any, op: _Op = "sum", *, out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any:
         """The elementwise reduction, in rank order, of the x of this rank and of those before it.
@@ -142,6 +197,17 @@ class Reductions(Part):
         [[1, 10], [2, 20], [3, 30]]
         """
         return self._reduced("scan", x, op, out, timeout, async_op)
+
+    if TYPE_CHECKING:
+        @overload
+        def exscan(self, x: Array, op: _Op = "sum", *, out: Array | None = None, async_op: Literal[False] = False,
+                   timeout: float | None = None) -> Array: ...
+        @overload
+        def exscan(self, x: Any, op: _Op = "sum", *, out: Any = None, async_op: Literal[True],
+                   timeout: float | None = None) -> Work: ...
+        @overload
+        def exscan(self, x: Any, op: _Op = "sum", *, out: Any = None, async_op: bool = False,
+                   timeout: float | None = None) -> Any: ...
 
     @short
     def exscan(self, x: Any, op: _Op = "sum", *, out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any:

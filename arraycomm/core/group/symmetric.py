@@ -8,13 +8,25 @@ from collections.abc import Sequence
 from ..arrays.dlpack import adopt, allocate, wrap
 from ..arrays.opaque import elements
 from ..arrays.types import DeviceType, DType
-from ..base.typed import Any
+from ..base.typed import TYPE_CHECKING, Any
 from . import arguments
 from .part import Part
+
+if TYPE_CHECKING:
+    from typing import overload
+
+    from .part import Array
 
 
 class SymmetricArrays(Part):
     """See Group, which has this method."""
+
+    if TYPE_CHECKING:
+        @overload
+        def empty(self, shape: int | Sequence[int], dtype: Any = "float32", *, like: Array,
+                  timeout: float | None = None) -> Array: ...
+        @overload
+        def empty(self, shape: int | Sequence[int], dtype: Any = "float32", *, timeout: float | None = None) -> Any: ...
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32", *, like: Any = None,
               timeout: float | None = None) -> Any:

@@ -8,18 +8,23 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from ..base import settings
-from ..base.typed import Any
+from ..base.typed import TYPE_CHECKING, Any
 from ..interface import registry
 from .group import Group
 from .routes import Route, Routes
 from .start import began, seconds_of
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _Result = TypeVar("_Result")
 
 _LOOK = 0.2  # s between looks whether this thread itself is to end
 _SOON = 0.6  # s for the ranks to end by themselves when the caller does not wait any more
 _LAST = 10.0  # s for those that have to be told
 
 
-def run(fn: Callable[..., Any], n: int, *args: Any, timeout: float | timedelta | None = None) -> list[Any]:
+def run(fn: Callable[..., _Result], n: int, *args: Any, timeout: float | timedelta | None = None) -> list[_Result]:
     """Runs fn(group, *args) in n threads of this process, each of which is a rank with a Group of its own.
 
     Gives what they return, in the order of the ranks. fn is any callable, a lambda too, and args are the ranks' together: nothing

@@ -58,7 +58,7 @@ class _Devices:
             opened = [pool.submit(open_rank, self._ranks[device], len(devices)) for device in here]
         self._worlds = {device: world.result() for device, world in zip(here, opened, strict=True)}
         self._joined: list[Group] = []
-        self._endpoint: Any = self._worlds[here[0]]._communicator._endpoint  # type: ignore[attr-defined]
+        self._endpoint: Any = self._worlds[here[0]]._communicator._endpoint
         self._watcher = threading.Thread(target=self._watch, name="arraycomm-jax-watch", daemon=True)
         threads.start(self._watcher)
 
