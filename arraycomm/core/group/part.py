@@ -11,14 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from typing_extensions import Buffer
-
     class SupportsDLPack(Protocol):
         """An array of any library that speaks DLPack."""
 
         def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
-    Array = TypeVar("Array", bound=SupportsDLPack | Buffer)  # results are of the arguments' type
+    class SupportsBuffer(Protocol):
+        """Memory that speaks the buffer protocol."""
+
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+
+    Array = TypeVar("Array", bound=SupportsDLPack | SupportsBuffer)  # results are of the arguments' type
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
