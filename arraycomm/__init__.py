@@ -77,9 +77,10 @@ def get_include() -> str:
     - Blocks: never; the header is part of the package.
     - Errors: none, with or without a C compiler.
 
-    >>> import os
-    >>> os.path.exists(os.path.join(arraycomm.get_include(), "arraycomm.h"))
-    True
+    Examples:
+        >>> import os
+        >>> os.path.exists(os.path.join(arraycomm.get_include(), "arraycomm.h"))
+        True
     """
     return f"{__path__[0]}/include"
 
@@ -90,9 +91,10 @@ def get_library() -> str:
     - Blocks: never; the file is part of the package.
     - Errors: none; without the engine the package itself cannot be imported.
 
-    >>> import ctypes
-    >>> hasattr(ctypes.CDLL(arraycomm.get_library()), "arraycomm_api")
-    True
+    Examples:
+        >>> import ctypes
+        >>> hasattr(ctypes.CDLL(arraycomm.get_library()), "arraycomm_api")
+        True
     """
     from . import _engine
 

@@ -77,11 +77,12 @@ class Work:
     - Blocks: wait() and result() do, done() does not.
     - Errors: the operation's own, from wait() and result(), every time.
 
-    >>> def work(group):
-    ...     going = group.all_reduce(np.ones(2), async_op=True)
-    ...     return going.result().tolist()
-    >>> arraycomm.run(work, 2)
-    [[2.0, 2.0], [2.0, 2.0]]
+    Examples:
+        >>> def work(group):
+        ...     going = group.all_reduce(np.ones(2), async_op=True)
+        ...     return going.result().tolist()
+        >>> arraycomm.run(work, 2)
+        [[2.0, 2.0], [2.0, 2.0]]
     """
 
     def __new__(cls, pending: object, make: Callable[[], Any], /) -> Work: ...
@@ -92,8 +93,9 @@ class Work:
         - Timeout: seconds; TimeoutError then, the operation goes on, and one may wait again. None: the operation's own deadline.
         - Errors: the operation's own (a DistError) when it failed.
 
-        >>> arraycomm.run(lambda group: group.barrier(async_op=True).wait(), 2)
-        [None, None]
+        Examples:
+            >>> arraycomm.run(lambda group: group.barrier(async_op=True).wait(), 2)
+            [None, None]
         """
 
     def result(self, timeout: float | None = None) -> Any:
@@ -103,8 +105,9 @@ class Work:
         - Timeout: as of wait(): TimeoutError, and one may ask again.
         - Errors: as wait().
 
-        >>> arraycomm.run(lambda group: group.scan(np.ones(1), async_op=True).result().tolist(), 2)
-        [[1.0], [2.0]]
+        Examples:
+            >>> arraycomm.run(lambda group: group.scan(np.ones(1), async_op=True).result().tolist(), 2)
+            [[1.0], [2.0]]
         """
 
     def done(self) -> bool:
@@ -113,12 +116,13 @@ class Work:
         - Blocks: never; it carries the operation on.
         - Errors: none; those of the operation come from wait().
 
-        >>> def work(group):
-        ...     going = group.barrier(async_op=True)
-        ...     going.wait()
-        ...     return going.done()
-        >>> arraycomm.run(work, 2)
-        [True, True]
+        Examples:
+            >>> def work(group):
+            ...     going = group.barrier(async_op=True)
+            ...     going.wait()
+            ...     return going.done()
+            >>> arraycomm.run(work, 2)
+            [True, True]
         """
 
     def source(self) -> tuple[int, int]:
@@ -127,12 +131,13 @@ class Work:
         - Blocks: never; wait() comes first.
         - Errors: ValueError for what is no receive.
 
-        >>> def work(group):
-        ...     coming = group.irecv(tag=4, like=np.empty(1))
-        ...     group.send(np.ones(1), dest=0, tag=4)
-        ...     return coming.result().source, coming.source()
-        >>> arraycomm.run(work, 1)
-        [(0, (0, 4))]
+        Examples:
+            >>> def work(group):
+            ...     coming = group.irecv(tag=4, like=np.empty(1))
+            ...     group.send(np.ones(1), dest=0, tag=4)
+            ...     return coming.result().source, coming.source()
+            >>> arraycomm.run(work, 1)
+            [(0, (0, 4))]
         """
 
 @final

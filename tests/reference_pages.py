@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _NOTE = "On a code host this page shows the tables only. The site, and `help()` in Python, have the whole text.\n"
-_NO_MEMBERS = "    options: {members: false}\n"  # they have sections of their own
+# Its members have sections of their own, and its constructor is not for users.
+_NO_MEMBERS = "    options: {members: false, inherited_members: false, show_signature: false, merge_init_into_class: false}\n"
 COMMANDS = {"arraycomm-run": "arraycomm.launch.__main__", "arraycomm-bench": "arraycomm.bench.__main__",
             "arraycomm-info": "arraycomm.info", "arraycomm-trace": "arraycomm.monitor.trace"}
 
@@ -125,7 +126,7 @@ def _section(section: Section) -> str:
     for name in section.names.split():
         rows.append(f"| `{name}` | {first_sentence(inspect.getdoc(found(section.owner, name)) or '')} |\n")
         calls.append(f"\n::: {section.owner}.{name}\n" + _NO_MEMBERS * (name in ("Group", "Work")))
-    return f"\n## {section.title}\n\n| name | |\n|---|---|\n" + "".join(rows) + "".join(calls)
+    return f"\n## {section.title}\n\n| name | what it is |\n|---|---|\n" + "".join(rows) + "".join(calls)
 
 
 def page(name: str) -> str:

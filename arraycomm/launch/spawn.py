@@ -28,11 +28,12 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
       (within 2 s), ValueError or TypeError for arguments that make no sense, and RuntimeError in a daemonic process, which may
       have no children.
 
-    >>> def work(rank):                                  # in a module, as it is pickled
-    ...     with arraycomm.init() as group:
-    ...         return float(group.all_reduce(np.float64(rank)))
-    >>> def main():
-    ...     print(arraycomm.spawn(work, nprocs=2))       # [1.0, 1.0]
+    Examples:
+        >>> def work(rank):                                  # in a module, as it is pickled
+        ...     with arraycomm.init() as group:
+        ...         return float(group.all_reduce(np.float64(rank)))
+        >>> def main():
+        ...     print(arraycomm.spawn(work, nprocs=2))       # [1.0, 1.0]
     """
     from .context import SpawnContext  # here: multiprocessing would be a third of what `import arraycomm` loads
 

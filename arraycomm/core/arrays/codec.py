@@ -53,10 +53,11 @@ def register_type(cls: type, encode: Callable[[Any], Any] | None = None, decode:
     - Blocks: never; it is of this process.
     - Errors: TypeError for what is no such class, ValueError when another class of this name is registered.
 
-    >>> import collections
-    >>> Point = arraycomm.register_type(collections.namedtuple("Point", "x y"))
-    >>> arraycomm.run(lambda group: group.all_gather_object(Point(group.rank, 0)), 2)[0]
-    [Point(x=0, y=0), Point(x=1, y=0)]
+    Examples:
+        >>> import collections
+        >>> Point = arraycomm.register_type(collections.namedtuple("Point", "x y"))
+        >>> arraycomm.run(lambda group: group.all_gather_object(Point(group.rank, 0)), 2)[0]
+        [Point(x=0, y=0), Point(x=1, y=0)]
     """
     from . import codec_types
 

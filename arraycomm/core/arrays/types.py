@@ -17,8 +17,9 @@ class DType(enum.IntEnum):
     - Blocks: never; an integer.
     - Errors: ValueError for a number that stands for no dtype.
 
-    >>> arraycomm.DType.BFLOAT16.label, arraycomm.DType.BFLOAT16.itemsize
-    ('bfloat16', 2)
+    Examples:
+        >>> arraycomm.DType.BFLOAT16.label, arraycomm.DType.BFLOAT16.itemsize
+        ('bfloat16', 2)
     """
 
     BOOL = 0
@@ -107,8 +108,9 @@ class ReduceOp(Record):
     - Blocks: never; a tuple of the three.
     - Errors: none; operations raise ValueError for a name that they do not know.
 
-    >>> arraycomm.premul_sum(0.5).name
-    'premul_sum'
+    Examples:
+        >>> arraycomm.premul_sum(0.5).name
+        'premul_sum'
     """
 
     name: str
@@ -133,8 +135,9 @@ def premul_sum(factor: float) -> ReduceOp:
     - Blocks: never; it makes the op of a later call.
     - Errors: TypeError when the factor is not a real number.
 
-    >>> arraycomm.run(lambda group: group.all_reduce(np.ones(2), arraycomm.premul_sum(0.5)).tolist(), 3)[0]
-    [1.5, 1.5]
+    Examples:
+        >>> arraycomm.run(lambda group: group.all_reduce(np.ones(2), arraycomm.premul_sum(0.5)).tolist(), 3)[0]
+        [1.5, 1.5]
     """
     if isinstance(factor, bool) or not isinstance(factor, (int, float)):
         raise TypeError(f"premul_sum needs a real number as its factor, got {type(factor).__name__}")

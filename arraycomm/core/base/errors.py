@@ -16,13 +16,14 @@ class DistError(RuntimeError):
     - Raised: as one of its subclasses; itself where another rank has an object that cannot be sent.
     - Afterwards: a GroupError has finished the group; after others it is usable.
 
-    >>> def work(group):
-    ...     try:
-    ...         group.all_gather_object(object() if group.rank == 0 else 1)
-    ...     except (TypeError, arraycomm.DistError) as error:
-    ...         return type(error).__name__
-    >>> arraycomm.run(work, 2)
-    ['TypeError', 'DistError']
+    Examples:
+        >>> def work(group):
+        ...     try:
+        ...         group.all_gather_object(object() if group.rank == 0 else 1)
+        ...     except (TypeError, arraycomm.DistError) as error:
+        ...         return type(error).__name__
+        >>> arraycomm.run(work, 2)
+        ['TypeError', 'DistError']
     """
 
 
@@ -32,8 +33,9 @@ class DistBackendError(DistError):
     - Raised: by init() for a backend whose library is missing, and by calls that the backend cannot carry out.
     - Afterwards: there is no group, or it is as before; the text says what to install.
 
-    >>> issubclass(arraycomm.DistBackendError, arraycomm.DistError)
-    True
+    Examples:
+        >>> issubclass(arraycomm.DistBackendError, arraycomm.DistError)
+        True
     """
 
 
@@ -43,11 +45,12 @@ class DistNetworkError(DistError):
     - Raised: by init() and by stores, with the address.
     - Afterwards: nothing has been opened; correct the address, MASTER_ADDR, or the interface, and try again.
 
-    >>> try:
-    ...     arraycomm.init("tcp://127.0.0.1:0", rank=1, world_size=2, timeout=0.1)
-    ... except (ValueError, arraycomm.DistError) as error:
-    ...     print("no world")
-    no world
+    Examples:
+        >>> try:
+        ...     arraycomm.init("tcp://127.0.0.1:0", rank=1, world_size=2, timeout=0.1)
+        ... except (ValueError, arraycomm.DistError) as error:
+        ...     print("no world")
+        no world
     """
 
 
@@ -57,13 +60,14 @@ class DistStoreError(DistError):
     - Raised: by init() when not all ranks come within its timeout (the text names them), or when the store is lost.
     - Afterwards: there is no group. A store stays usable after a key that did not come.
 
-    >>> from arraycomm.distributed import HashStore
-    >>> from datetime import timedelta
-    >>> try:
-    ...     HashStore().wait(["never set"], timedelta(seconds=0.01))
-    ... except arraycomm.DistStoreError as error:
-    ...     print("never set" in str(error))
-    True
+    Examples:
+        >>> from arraycomm.distributed import HashStore
+        >>> from datetime import timedelta
+        >>> try:
+        ...     HashStore().wait(["never set"], timedelta(seconds=0.01))
+        ... except arraycomm.DistStoreError as error:
+        ...     print("never set" in str(error))
+        True
     """
 
 
@@ -73,12 +77,13 @@ class QueueEmptyError(DistStoreError):
     - Raised: by queue_pop(key, block=False) of a store.
     - Afterwards: the store is as before; ask again later, or let the pop block.
 
-    >>> from arraycomm.distributed import HashStore
-    >>> try:
-    ...     HashStore().queue_pop("jobs", block=False)
-    ... except arraycomm.QueueEmptyError:
-    ...     print("none")
-    none
+    Examples:
+        >>> from arraycomm.distributed import HashStore
+        >>> try:
+        ...     HashStore().queue_pop("jobs", block=False)
+        ... except arraycomm.QueueEmptyError:
+        ...     print("none")
+        none
     """
 
 
@@ -88,8 +93,9 @@ class AuthFailed(DistNetworkError):
     - Raised: by init() and by stores, when they connect to a store or to a rank.
     - Afterwards: nothing has been opened. Give all ranks the same ARRAYCOMM_SECRET or ARRAYCOMM_SECRET_FILE.
 
-    >>> issubclass(arraycomm.AuthFailed, arraycomm.DistNetworkError)
-    True
+    Examples:
+        >>> issubclass(arraycomm.AuthFailed, arraycomm.DistNetworkError)
+        True
     """
 
 
@@ -103,10 +109,11 @@ class RemoteError(Exception):
     - Raised: on the other ranks, when a reduction's function fails; object calls give it as a value, and raise nothing.
     - Afterwards: the group is usable.
 
-    >>> def work(group):
-    ...     return group.broadcast_object(KeyError("x") if group.rank == 0 else None)
-    >>> arraycomm.run(work, 2)[1].type_name
-    'KeyError'
+    Examples:
+        >>> def work(group):
+        ...     return group.broadcast_object(KeyError("x") if group.rank == 0 else None)
+        >>> arraycomm.run(work, 2)[1].type_name
+        'KeyError'
     """
 
     def __init__(self, type_name: str, text: str) -> None:
@@ -123,8 +130,9 @@ class ResourceError(DistError):
     - Raised: by init(), empty() and operations that need shared memory or descriptors; the text names need and limit.
     - Afterwards: raised by empty() the group is usable; raised by init() there is none.
 
-    >>> issubclass(arraycomm.ResourceError, arraycomm.DistError)
-    True
+    Examples:
+        >>> issubclass(arraycomm.ResourceError, arraycomm.DistError)
+        True
     """
 
 
@@ -134,8 +142,9 @@ class DeviceError(ValueError, RuntimeError):
     - Raised: before anything is sent, for an array on a device that no backend of the group knows.
     - Afterwards: the group is usable; move the array, or open the group with a backend for the device.
 
-    >>> issubclass(arraycomm.DeviceError, ValueError), issubclass(arraycomm.DeviceError, RuntimeError)
-    (True, True)
+    Examples:
+        >>> issubclass(arraycomm.DeviceError, ValueError), issubclass(arraycomm.DeviceError, RuntimeError)
+        (True, True)
     """
 
 
@@ -162,15 +171,16 @@ class GroupError(DistError):
     - Raised: as one of its subclasses, by the operation under way and by every later one.
     - Afterwards: the group can only be shrunk or closed; buffers of the operation may hold parts of a result.
 
-    >>> def work(group):
-    ...     if group.rank == 1:
-    ...         return None                              # leaves
-    ...     try:
-    ...         group.barrier()
-    ...     except arraycomm.GroupError as error:
-    ...         return type(error).__name__, error.ranks
-    >>> arraycomm.run(work, 2)
-    [('PeerLost', (1,)), None]
+    Examples:
+        >>> def work(group):
+        ...     if group.rank == 1:
+        ...         return None                              # leaves
+        ...     try:
+        ...         group.barrier()
+        ...     except arraycomm.GroupError as error:
+        ...         return type(error).__name__, error.ranks
+        >>> arraycomm.run(work, 2)
+        [('PeerLost', (1,)), None]
     """
 
     def __init__(self, message: str, *, ranks: tuple[int, ...] = (), members: Sequence[int] | None = None,
@@ -193,15 +203,16 @@ class PeerLost(GroupError):
       cause.
     - Afterwards: shrink() gives a group of the ranks that are left.
 
-    >>> def work(group):
-    ...     if group.rank == 1:
-    ...         return None                              # leaves
-    ...     try:
-    ...         group.barrier()
-    ...     except arraycomm.PeerLost:
-    ...         return group.shrink().size
-    >>> arraycomm.run(work, 3)
-    [2, None, 2]
+    Examples:
+        >>> def work(group):
+        ...     if group.rank == 1:
+        ...         return None                              # leaves
+        ...     try:
+        ...         group.barrier()
+        ...     except arraycomm.PeerLost:
+        ...         return group.shrink().size
+        >>> arraycomm.run(work, 3)
+        [2, None, 2]
     """
 
 
@@ -211,21 +222,22 @@ class CollectiveTimeout(GroupError, TimeoutError):
     - Raised: by the operation on the ranks that waited; its ranks are those that were late.
     - Afterwards: the group is finished on all ranks: shrink(exclude=...) without the late ones, or close().
 
-    >>> def work(group):
-    ...     if group.rank == 0:
-    ...         try:
-    ...             group.barrier(timeout=0.1)
-    ...         except arraycomm.CollectiveTimeout as error:
-    ...             return error.ranks
-    >>> import threading; late = threading.Event()
-    >>> def both(group):
-    ...     if group.rank == 1:
-    ...         late.wait(10)
-    ...     found = work(group)
-    ...     late.set()
-    ...     return found
-    >>> arraycomm.run(both, 2)
-    [(1,), None]
+    Examples:
+        >>> def work(group):
+        ...     if group.rank == 0:
+        ...         try:
+        ...             group.barrier(timeout=0.1)
+        ...         except arraycomm.CollectiveTimeout as error:
+        ...             return error.ranks
+        >>> import threading; late = threading.Event()
+        >>> def both(group):
+        ...     if group.rank == 1:
+        ...         late.wait(10)
+        ...     found = work(group)
+        ...     late.set()
+        ...     return found
+        >>> arraycomm.run(both, 2)
+        [(1,), None]
     """
 
 
@@ -235,13 +247,14 @@ class CollectiveMismatch(GroupError):
     - Raised: on all ranks, before any buffer is written; the text has two calls that differ.
     - Afterwards: the group is finished. After a message that does not fit its receive it is usable.
 
-    >>> def work(group):
-    ...     try:
-    ...         group.all_reduce(np.ones(2 + group.rank))
-    ...     except arraycomm.CollectiveMismatch:
-    ...         return "differ"
-    >>> arraycomm.run(work, 2)
-    ['differ', 'differ']
+    Examples:
+        >>> def work(group):
+        ...     try:
+        ...         group.all_reduce(np.ones(2 + group.rank))
+        ...     except arraycomm.CollectiveMismatch:
+        ...         return "differ"
+        >>> arraycomm.run(work, 2)
+        ['differ', 'differ']
 
     From the call that differs; a root that has returned from its broadcast or scatter gets it from its next call or close().
     """
@@ -253,14 +266,15 @@ class Aborted(GroupError):
     - Raised: by operations under way when abort() is called anywhere, or when a signal interrupts a rank inside one.
     - Afterwards: shrink() gives a group of all ranks that are left, all of them after abort().
 
-    >>> def work(group):
-    ...     try:
-    ...         group.abort("start again") if group.rank == 0 else group.barrier()
-    ...     except arraycomm.Aborted:
-    ...         pass
-    ...     return group.shrink().size
-    >>> arraycomm.run(work, 2)
-    [2, 2]
+    Examples:
+        >>> def work(group):
+        ...     try:
+        ...         group.abort("start again") if group.rank == 0 else group.barrier()
+        ...     except arraycomm.Aborted:
+        ...         pass
+        ...     return group.shrink().size
+        >>> arraycomm.run(work, 2)
+        [2, 2]
     """
 
 

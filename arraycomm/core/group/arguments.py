@@ -190,9 +190,10 @@ def writable_out(x: Any) -> Buffer:
     - Errors: ValueError for memory that is read-only by its library's word, and for strided arrays; TypeError for what is no
       array.
 
-    >>> x = np.zeros(2)
-    >>> arraycomm.run(lambda group: group.all_reduce(np.ones(2), out=arraycomm.writable(x)) is not None, 1), x.tolist()
-    ([True], [1.0, 1.0])
+    Examples:
+        >>> x = np.zeros(2)
+        >>> arraycomm.run(lambda group: group.all_reduce(np.ones(2), out=arraycomm.writable(x)) is not None, 1), x.tolist()
+        ([True], [1.0, 1.0])
     """
     return writable_memory(x)
 

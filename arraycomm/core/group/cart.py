@@ -62,8 +62,9 @@ class Cart:
         - Blocks: never; nothing is sent.
         - Errors: ValueError for what is no rank of the group.
 
-        >>> arraycomm.run(lambda group: group.cart([2, 2]).coords_of(3), 4)[0]
-        (1, 1)
+        Examples:
+            >>> arraycomm.run(lambda group: group.cart([2, 2]).coords_of(3), 4)[0]
+            (1, 1)
         """
         rest, found = arguments.rank("rank", rank, self.group.size), []
         for length in reversed(self.dims):
@@ -77,8 +78,9 @@ class Cart:
         - Blocks: never; nothing is sent.
         - Errors: ValueError where coords are not as many as dimensions.
 
-        >>> arraycomm.run(lambda group: group.cart([2, 2], periods=[True, False]).rank_of([2, 1]), 4)[0]
-        1
+        Examples:
+            >>> arraycomm.run(lambda group: group.cart([2, 2], periods=[True, False]).rank_of([2, 1]), 4)[0]
+            1
         """
         if len(coords) != len(self.dims):
             raise ValueError(f"coords must have {len(self.dims)} numbers, got {tuple(coords)}")
@@ -96,8 +98,9 @@ class Cart:
         - Blocks: never; nothing is sent.
         - Errors: ValueError for a dimension that the grid does not have.
 
-        >>> arraycomm.run(lambda group: group.cart([3]).shift(0), 3)
-        [(None, 1), (0, 2), (1, None)]
+        Examples:
+            >>> arraycomm.run(lambda group: group.cart([3]).shift(0), 3)
+            [(None, 1), (0, 2), (1, None)]
         """
         dim = self._dim(dim)
         place = list(self.coords)
@@ -120,8 +123,9 @@ class Cart:
         - Blocks: until every rank has called it, as Group.split().
         - Errors: ValueError for a dimension that the grid does not have; then as Group.split().
 
-        >>> arraycomm.run(lambda group: group.cart([2, 2]).sub([1]).group.ranks, 4)
-        [(0, 1), (0, 1), (2, 3), (2, 3)]
+        Examples:
+            >>> arraycomm.run(lambda group: group.cart([2, 2]).sub([1]).group.ranks, 4)
+            [(0, 1), (0, 1), (2, 3), (2, 3)]
         """
         kept = sorted({self._dim(dim) for dim in keep})
         apart = [place for dim, place in enumerate(self.coords) if dim not in kept]
@@ -151,11 +155,12 @@ class Cart:
         - Timeout: seconds, of each message; None takes the group's. CollectiveTimeout, and the group is finished.
         - Errors: ValueError where x is too short, before anything is sent. CollectiveMismatch for ranks whose arrays differ.
 
-        >>> def work(group):
-        ...     x = np.array([-1, 10 * group.rank, 10 * group.rank + 1, -1])
-        ...     return group.cart([2]).halo_exchange(x).tolist()
-        >>> arraycomm.run(work, 2)
-        [[-1, 0, 1, 10], [1, 10, 11, -1]]
+        Examples:
+            >>> def work(group):
+            ...     x = np.array([-1, 10 * group.rank, 10 * group.rank + 1, -1])
+            ...     return group.cart([2]).halo_exchange(x).tolist()
+            >>> arraycomm.run(work, 2)
+            [[-1, 0, 1, 10], [1, 10, 11, -1]]
         """
         widths = (width,) * len(self.dims) if isinstance(width, int) else tuple(width)
         shape = getattr(x, "shape", ())

@@ -67,12 +67,13 @@ def reduction(function: Any, context: Any = 0) -> Reduction:
     - Blocks: never; it makes the op of a later call.
     - Errors: TypeError for anything else, ValueError for the address 0.
 
-    >>> import ctypes
-    >>> @ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p)
-    ... def last(given, inout, count, dtype, context):   # leaves inout as it is: the last rank's array wins
-    ...     pass
-    >>> arraycomm.run(lambda group: group.all_reduce(np.float64(group.rank), arraycomm.reduction(last)).tolist(), 3)
-    [2.0, 2.0, 2.0]
+    Examples:
+        >>> import ctypes
+        >>> @ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p)
+        ... def last(given, inout, count, dtype, context):   # leaves inout as it is: the last rank's array wins
+        ...     pass
+        >>> arraycomm.run(lambda group: group.all_reduce(np.float64(group.rank), arraycomm.reduction(last)).tolist(), 3)
+        [2.0, 2.0, 2.0]
     """
     return Reduction(function, context)
 

@@ -82,11 +82,12 @@ class GradientReducer:
     - Errors: ValueError or TypeError for arrays that cannot be reduced, CollectiveMismatch on all ranks when they differ.
     - Algorithm: gradients in buckets, from the last parameter on (Li et al., "PyTorch Distributed", 2020).
 
-    >>> def work(group):
-    ...     gradients = [np.full(2, group.rank), np.float32(group.rank)]
-    ...     return arraycomm.GradientReducer(group, gradients, op="sum").reduce(gradients)[0].tolist()
-    >>> arraycomm.run(work, 2)
-    [[1, 1], [1, 1]]
+    Examples:
+        >>> def work(group):
+        ...     gradients = [np.full(2, group.rank), np.float32(group.rank)]
+        ...     return arraycomm.GradientReducer(group, gradients, op="sum").reduce(gradients)[0].tolist()
+        >>> arraycomm.run(work, 2)
+        [[1, 1], [1, 1]]
     """
 
     def __init__(self, group: Group, like: Sequence[Any], *, op: str | ReduceOp = "avg",

@@ -65,8 +65,9 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
     - Blocks: one thread at a time calls its collectives; calls of several threads are carried out one after the other.
     - Errors: TypeError and ValueError before anything is sent. After a GroupError the group can only be shrunk or closed.
 
-    >>> arraycomm.run(lambda group: (group.rank, group.size, group.ranks), 2)
-    [(0, 2, (0, 1)), (1, 2, (0, 1))]
+    Examples:
+        >>> arraycomm.run(lambda group: (group.rank, group.size, group.ranks), 2)
+        [(0, 2, (0, 1)), (1, 2, (0, 1))]
     """
 
     # Native steps that have no slow path behind them, for the facades.
@@ -138,8 +139,9 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         - Timeout: the group's own; CollectiveTimeout names the late ranks.
         - Errors: TypeError for a color or key that is no integer. PeerLost, CollectiveMismatch, Aborted, as of any collective.
 
-        >>> arraycomm.run(lambda group: group.split(color=group.rank % 2).ranks, 4)
-        [(0, 2), (1, 3), (0, 2), (1, 3)]
+        Examples:
+            >>> arraycomm.run(lambda group: group.split(color=group.rank % 2).ranks, 4)
+            [(0, 2), (1, 3), (0, 2), (1, 3)]
         """
         key = 0 if key is None else arguments.integer("key", key)
         if color is not None:
@@ -169,10 +171,11 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         - Errors: ValueError where this rank is not a member, or a member comes twice. PeerLost when a member is lost; its rank
           is that in this group.
 
-        >>> def work(group):
-        ...     return group.subgroup([2, 0], "ends").rank if group.rank != 1 else None
-        >>> arraycomm.run(work, 3)
-        [1, None, 0]
+        Examples:
+            >>> def work(group):
+            ...     return group.subgroup([2, 0], "ends").rank if group.rank != 1 else None
+            >>> arraycomm.run(work, 3)
+            [1, None, 0]
         """
         members = [arguments.rank("member", member, self.size) for member in members]
         if self.rank not in members or len(set(members)) != len(members):
@@ -199,8 +202,9 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         - Blocks: never; nothing is sent.
         - Errors: ValueError where the product of dims is not the group's size.
 
-        >>> arraycomm.run(lambda group: group.cart([2, 0]).coords, 4)
-        [(0, 0), (0, 1), (1, 0), (1, 1)]
+        Examples:
+            >>> arraycomm.run(lambda group: group.cart([2, 0]).coords, 4)
+            [(0, 0), (0, 1), (1, 0), (1, 1)]
         """
         from .cart import Cart  # not for programs that have none
 
@@ -212,8 +216,9 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         - Blocks: never; nothing is sent.
         - Errors: TypeError where its backend moves no arrays of the host.
 
-        >>> arraycomm.run(lambda group: group.handle() > 0, 2)
-        [True, True]
+        Examples:
+            >>> arraycomm.run(lambda group: group.handle() > 0, 2)
+            [True, True]
         """
         return int(self._routes.handle(self))
 
@@ -223,11 +228,12 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         - Blocks: never; it looks at what this rank has heard.
         - Errors: PeerLost, whose ranks are those that are gone.
 
-        >>> def work(group):
-        ...     group.check_peers()      # all are there
-        ...     group.barrier()
-        >>> arraycomm.run(work, 2)
-        [None, None]
+        Examples:
+            >>> def work(group):
+            ...     group.check_peers()      # all are there
+            ...     group.barrier()
+            >>> arraycomm.run(work, 2)
+            [None, None]
         """
         with counted_in(self.ranks, self.name):
             self._routes.check_peers()
@@ -238,15 +244,16 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         - Blocks: never; the peers hear of it within a second.
         - Errors: none; a group that is closed already stays as it is.
 
-        >>> def work(group):
-        ...     if group.rank == 0:
-        ...         group.abort("enough")
-        ...     try:
-        ...         group.barrier()
-        ...     except arraycomm.Aborted:
-        ...         return "aborted"
-        >>> arraycomm.run(work, 2)
-        ['aborted', 'aborted']
+        Examples:
+            >>> def work(group):
+            ...     if group.rank == 0:
+            ...         group.abort("enough")
+            ...     try:
+            ...         group.barrier()
+            ...     except arraycomm.Aborted:
+            ...         return "aborted"
+            >>> arraycomm.run(work, 2)
+            ['aborted', 'aborted']
         """
         self._routes.abort(reason)
 
@@ -263,11 +270,12 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         - Errors: what comes of that wait: CollectiveMismatch, PeerLost. RuntimeError in a signal handler that interrupted an
           operation: let the handler raise, and close the group where that is caught.
 
-        >>> def work(group):
-        ...     group.close()
-        ...     return group.closed
-        >>> arraycomm.run(work, 2)
-        [True, True]
+        Examples:
+            >>> def work(group):
+            ...     group.close()
+            ...     return group.closed
+            >>> arraycomm.run(work, 2)
+            [True, True]
         """
         if interrupting() and not self.closed:
             raise RuntimeError(f"group {self.name!r} cannot be closed by a handler of a signal that came inside an operation: "
@@ -294,7 +302,8 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         - Blocks: never, as any attribute.
         - Errors: none, on a closed group too.
 
-        >>> arraycomm.run(lambda group: group.closed, 2)
-        [False, False]
+        Examples:
+            >>> arraycomm.run(lambda group: group.closed, 2)
+            [False, False]
         """
         return bool(self._communicator.closed)

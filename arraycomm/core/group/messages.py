@@ -29,12 +29,13 @@ class MessageMethods(Part):
         - Timeout: seconds; None takes the group's. CollectiveTimeout, and the group is finished.
         - Errors: TypeError for what is no array, ValueError for dest and tag, before anything is sent. Then PeerLost, Aborted.
 
-        >>> def work(group):
-        ...     if group.rank == 0:
-        ...         return group.send(np.arange(3), dest=1)
-        ...     return group.recv(source=0, like=np.empty(3, int)).array.tolist()
-        >>> arraycomm.run(work, 2)
-        [None, [0, 1, 2]]
+        Examples:
+            >>> def work(group):
+            ...     if group.rank == 0:
+            ...         return group.send(np.arange(3), dest=1)
+            ...     return group.recv(source=0, like=np.empty(3, int)).array.tolist()
+            >>> arraycomm.run(work, 2)
+            [None, [0, 1, 2]]
         """
         if self._batch is not None:
             return self.isend(x, dest, tag, timeout=timeout)
@@ -67,13 +68,14 @@ class MessageMethods(Part):
         - Errors: TypeError, ValueError for the arguments. A message of another size or dtype is a CollectiveMismatch, and the
           group stays usable. PeerLost when the source is gone; of any source, when all others are.
 
-        >>> def work(group):
-        ...     if group.rank == 1:
-        ...         return group.send(np.ones(2), dest=0, tag=5)
-        ...     got = group.recv(tag=arraycomm.ANY_TAG, like=np.empty(2))
-        ...     return got.array.tolist(), got.source, got.tag
-        >>> arraycomm.run(work, 2)
-        [([1.0, 1.0], 1, 5), None]
+        Examples:
+            >>> def work(group):
+            ...     if group.rank == 1:
+            ...         return group.send(np.ones(2), dest=0, tag=5)
+            ...     got = group.recv(tag=arraycomm.ANY_TAG, like=np.empty(2))
+            ...     return got.array.tolist(), got.source, got.tag
+            >>> arraycomm.run(work, 2)
+            [([1.0, 1.0], 1, 5), None]
         """
         work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
         return work if self._batch is not None else work.result()
@@ -89,13 +91,14 @@ class MessageMethods(Part):
         - Timeout: the deadline of the operation itself, as in send(). That of Work.wait(timeout) does not end the message.
         - Errors: as send(), those after the arguments' from Work.wait() and Work.result().
 
-        >>> def work(group):
-        ...     going = group.isend(np.full(1, group.rank), dest=1 - group.rank)
-        ...     got = group.recv(like=np.empty(1, int)).array.tolist()
-        ...     going.wait()
-        ...     return got
-        >>> arraycomm.run(work, 2)
-        [[1], [0]]
+        Examples:
+            >>> def work(group):
+            ...     going = group.isend(np.full(1, group.rank), dest=1 - group.rank)
+            ...     got = group.recv(like=np.empty(1, int)).array.tolist()
+            ...     going.wait()
+            ...     return got
+            >>> arraycomm.run(work, 2)
+            [[1], [0]]
         """
         arguments.seconds(timeout)
         src = self._movable(x)
@@ -116,12 +119,13 @@ class MessageMethods(Part):
         - Timeout: as in recv(), it ends the group. That of result(timeout) does not: TimeoutError, and the receive goes on.
         - Errors: as recv(), those after the arguments' from Work.wait() and Work.result().
 
-        >>> def work(group):
-        ...     coming = group.irecv(like=np.empty(1, int))
-        ...     group.send(np.full(1, group.rank), dest=1 - group.rank)
-        ...     return coming.result().array.tolist()
-        >>> arraycomm.run(work, 2)
-        [[1], [0]]
+        Examples:
+            >>> def work(group):
+            ...     coming = group.irecv(like=np.empty(1, int))
+            ...     group.send(np.full(1, group.rank), dest=1 - group.rank)
+            ...     return coming.result().array.tolist()
+            >>> arraycomm.run(work, 2)
+            [[1], [0]]
         """
         return self._receive(source, tag, like, out, timeout)
 
@@ -134,13 +138,14 @@ class MessageMethods(Part):
         - Timeout: each message has its own.
         - Errors: ValueError when nested; at its end those of the messages.
 
-        >>> def work(group):
-        ...     with group.batch():
-        ...         group.send(np.full(1, group.rank), dest=(group.rank + 1) % group.size)
-        ...         coming = group.recv(source=(group.rank - 1) % group.size, like=np.empty(1, int))
-        ...     return coming.result().array.tolist()
-        >>> arraycomm.run(work, 3)
-        [[2], [0], [1]]
+        Examples:
+            >>> def work(group):
+            ...     with group.batch():
+            ...         group.send(np.full(1, group.rank), dest=(group.rank + 1) % group.size)
+            ...         coming = group.recv(source=(group.rank - 1) % group.size, like=np.empty(1, int))
+            ...     return coming.result().array.tolist()
+            >>> arraycomm.run(work, 3)
+            [[2], [0], [1]]
         """
         return _Batch(self, self._routes.batch())
 
@@ -163,13 +168,14 @@ class MessageMethods(Part):
         - Timeout: seconds; 0 only looks, None takes the group's. Gives None when none has come by then; the group stays usable.
         - Errors: ValueError for source and tag, and where the backend has no messages of host memory (NCCL). PeerLost, Aborted.
 
-        >>> def work(group):
-        ...     if group.rank == 0:
-        ...         return group.send(np.ones(3), dest=1)
-        ...     found = group.probe()
-        ...     return group.recv(found.source, like=np.empty(found.elements)).array.size
-        >>> arraycomm.run(work, 2)
-        [None, 3]
+        Examples:
+            >>> def work(group):
+            ...     if group.rank == 0:
+            ...         return group.send(np.ones(3), dest=1)
+            ...     found = group.probe()
+            ...     return group.recv(found.source, like=np.empty(found.elements)).array.size
+            >>> arraycomm.run(work, 2)
+            [None, 3]
         """
         arguments.seconds(timeout)
         source, tag = arguments.source(source, self.size), arguments.received_tag(tag)
@@ -195,11 +201,12 @@ class MessageMethods(Part):
         - Timeout: seconds, of each; None takes the group's. CollectiveTimeout, and the group is finished.
         - Errors: as send() and recv(); ValueError where out overlaps x.
 
-        >>> def work(group):
-        ...     other = 1 - group.rank
-        ...     return group.sendrecv(np.full(1, group.rank), dest=other, source=other).array.tolist()
-        >>> arraycomm.run(work, 2)
-        [[1], [0]]
+        Examples:
+            >>> def work(group):
+            ...     other = 1 - group.rank
+            ...     return group.sendrecv(np.full(1, group.rank), dest=other, source=other).array.tolist()
+            >>> arraycomm.run(work, 2)
+            [[1], [0]]
         """
         arguments.seconds(timeout)
         src = self._movable(x)

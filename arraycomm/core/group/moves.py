@@ -50,8 +50,9 @@ class Moves(Part):
         - Algorithm: one copy in shared memory. Between hosts a binomial tree, a chain of segments for long arrays, or Bruck's
           (1997) for short ones.
 
-        >>> arraycomm.run(lambda group: group.broadcast(np.full(2, group.rank), root=1).tolist(), 3)
-        [[1, 1], [1, 1], [1, 1]]
+        Examples:
+            >>> arraycomm.run(lambda group: group.broadcast(np.full(2, group.rank), root=1).tolist(), 3)
+            [[1, 1], [1, 1], [1, 1]]
         """
         arguments.seconds(timeout)
         if x is None:
@@ -94,10 +95,11 @@ class Moves(Part):
         - Errors: as broadcast(). Counts that differ between ranks: ValueError or CollectiveMismatch on all of them.
         - Algorithm: one copy in shared memory; between hosts Bruck et al. (1997) for short arrays, a ring for long ones.
 
-        >>> arraycomm.run(lambda group: group.all_gather(np.full(2, group.rank)).tolist(), 2)
-        [[0, 0, 1, 1], [0, 0, 1, 1]]
-        >>> arraycomm.run(lambda group: group.all_gather(np.full(group.rank + 1, 7), uneven=True).shape, 2)
-        [(3,), (3,)]
+        Examples:
+            >>> arraycomm.run(lambda group: group.all_gather(np.full(2, group.rank)).tolist(), 2)
+            [[0, 0, 1, 1], [0, 0, 1, 1]]
+            >>> arraycomm.run(lambda group: group.all_gather(np.full(group.rank + 1, 7), uneven=True).shape, 2)
+            [(3,), (3,)]
         """
         arguments.seconds(timeout)
         src = self._movable(x)
@@ -139,8 +141,9 @@ class Moves(Part):
         - Errors: as all_gather(), and ValueError for a root that is no rank of the group.
         - Algorithm: one copy in shared memory; between hosts directly to the root, by a binomial tree for short arrays.
 
-        >>> arraycomm.run(lambda group: group.gather(np.array([group.rank]), root=0), 2)
-        [array([0, 1]), None]
+        Examples:
+            >>> arraycomm.run(lambda group: group.gather(np.array([group.rank]), root=0), 2)
+            [array([0, 1]), None]
         """
         arguments.seconds(timeout)
         src = self._movable(x)
@@ -194,11 +197,12 @@ class Moves(Part):
         - Errors: as broadcast(), and ValueError for a first dimension that cannot be cut so, or without like and out.
         - Algorithm: one copy in shared memory; between hosts directly from the root, by a binomial tree for short arrays.
 
-        >>> def work(group):
-        ...     x = np.arange(4) if group.rank == 0 else None
-        ...     return group.scatter(x, like=np.empty(2, int)).tolist()
-        >>> arraycomm.run(work, 2)
-        [[0, 1], [2, 3]]
+        Examples:
+            >>> def work(group):
+            ...     x = np.arange(4) if group.rank == 0 else None
+            ...     return group.scatter(x, like=np.empty(2, int)).tolist()
+            >>> arraycomm.run(work, 2)
+            [[0, 1], [2, 3]]
         """
         arguments.seconds(timeout)
         root = arguments.root(root, self.size)
@@ -249,8 +253,9 @@ class Moves(Part):
         - Errors: as broadcast(), and ValueError for counts that do not fit; the group stays usable then.
         - Algorithm: one copy in shared memory; between hosts pairwise exchange, or Bruck et al. (1997) for short arrays.
 
-        >>> arraycomm.run(lambda group: group.all_to_all(np.array([10, 20]) + group.rank).tolist(), 2)
-        [[10, 11], [20, 21]]
+        Examples:
+            >>> arraycomm.run(lambda group: group.all_to_all(np.array([10, 20]) + group.rank).tolist(), 2)
+            [[10, 11], [20, 21]]
         """
         arguments.seconds(timeout)
         src = self._movable(x)
@@ -278,8 +283,9 @@ class Moves(Part):
         - Errors: PeerLost, CollectiveMismatch, Aborted, after which the group can only be shrunk or closed.
         - Algorithm: a counter in shared memory; between hosts dissemination (Hensgen, Finkel, Manber 1988).
 
-        >>> arraycomm.run(lambda group: group.barrier(), 2)
-        [None, None]
+        Examples:
+            >>> arraycomm.run(lambda group: group.barrier(), 2)
+            [None, None]
         """
         arguments.seconds(timeout)
         work = self._communicator.barrier(timeout=timeout, async_op=async_op)

@@ -49,8 +49,9 @@ class ObjectCollectives(Part):
         - Errors: TypeError for an object that does not travel (docs/reference/semantics.md has the types), DistError on the other
           ranks, and the group stays usable. ValueError where ranks differ in allow_pickle. Then PeerLost, Aborted.
 
-        >>> arraycomm.run(lambda group: group.all_gather_object({"rank": group.rank}), 2)[0]
-        [{'rank': 0}, {'rank': 1}]
+        Examples:
+            >>> arraycomm.run(lambda group: group.all_gather_object({"rank": group.rank}), 2)[0]
+            [{'rank': 0}, {'rank': 1}]
         """
         data, sizes = _agree(self._communicator, [obj], allow_pickle, timeout)
         whole = _bytes(sum(sizes))
@@ -65,8 +66,9 @@ class ObjectCollectives(Part):
         - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
         - Errors: as all_gather_object(), and ValueError for a root that is no rank of the group.
 
-        >>> arraycomm.run(lambda group: group.gather_object("abc"[group.rank], root=1), 3)
-        [None, ['a', 'b', 'c'], None]
+        Examples:
+            >>> arraycomm.run(lambda group: group.gather_object("abc"[group.rank], root=1), 3)
+            [None, ['a', 'b', 'c'], None]
         """
         root = arguments.root(root, self.size)
         data, sizes = _agree(self._communicator, [obj], allow_pickle, timeout)
@@ -86,8 +88,9 @@ class ObjectCollectives(Part):
         - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
         - Errors: as all_gather_object(), and ValueError for a root that is no rank of the group.
 
-        >>> arraycomm.run(lambda group: group.broadcast_object((1, "two") if group.rank == 0 else None), 2)
-        [(1, 'two'), (1, 'two')]
+        Examples:
+            >>> arraycomm.run(lambda group: group.broadcast_object((1, "two") if group.rank == 0 else None), 2)
+            [(1, 'two'), (1, 'two')]
         """
         root = arguments.root(root, self.size)
         mine = [obj] if self.rank == root else []
@@ -106,8 +109,9 @@ class ObjectCollectives(Part):
         - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
         - Errors: as all_gather_object(), and ValueError at the root unless there is one object for every rank.
 
-        >>> arraycomm.run(lambda group: group.scatter_objects(["a", "b"] if group.rank == 0 else None), 2)
-        ['a', 'b']
+        Examples:
+            >>> arraycomm.run(lambda group: group.scatter_objects(["a", "b"] if group.rank == 0 else None), 2)
+            ['a', 'b']
         """
         root = arguments.root(root, self.size)
         mine: Sequence[object] = ()
@@ -132,12 +136,13 @@ class ObjectCollectives(Part):
         - Errors: TypeError for an object that does not travel, ValueError for dest and tag, before anything is sent. Then
           PeerLost, Aborted.
 
-        >>> def work(group):
-        ...     if group.rank == 0:
-        ...         return group.send_object([1, "x"], dest=1)
-        ...     return group.recv_object(source=0)
-        >>> arraycomm.run(work, 2)
-        [None, ([1, 'x'], 0)]
+        Examples:
+            >>> def work(group):
+            ...     if group.rank == 0:
+            ...         return group.send_object([1, "x"], dest=1)
+            ...     return group.recv_object(source=0)
+            >>> arraycomm.run(work, 2)
+            [None, ([1, 'x'], 0)]
         """
         work = self.isend_object(obj, dest, tag, allow_pickle=allow_pickle, timeout=timeout)
         return work if self._batch is not None else work.result()
@@ -150,13 +155,14 @@ class ObjectCollectives(Part):
         - Timeout: the deadline of the messages themselves, as in send_object(). That of Work.wait(timeout) does not end them.
         - Errors: as send_object(), those after the arguments' from Work.wait().
 
-        >>> def work(group):
-        ...     going = group.isend_object(group.rank, dest=1 - group.rank)
-        ...     got = group.recv_object()
-        ...     going.wait()
-        ...     return got
-        >>> arraycomm.run(work, 2)
-        [(1, 1), (0, 0)]
+        Examples:
+            >>> def work(group):
+            ...     going = group.isend_object(group.rank, dest=1 - group.rank)
+            ...     got = group.recv_object()
+            ...     going.wait()
+            ...     return got
+            >>> arraycomm.run(work, 2)
+            [(1, 1), (0, 0)]
         """
         tag = _checked_tag(tag)
         data, number = _encode(obj, allow_pickle), next(_numbers) % _CONTENTS_TAGS
@@ -178,12 +184,13 @@ class ObjectCollectives(Part):
         - Errors: ValueError when it was pickled and allow_pickle is False, or the other way round; it is gone then. PeerLost when
           the source is gone; of any source, when all others are.
 
-        >>> def work(group):
-        ...     if group.rank == 0:
-        ...         return group.send_object("hello", dest=1, tag=3)
-        ...     return group.recv_object(tag=arraycomm.ANY_TAG)
-        >>> arraycomm.run(work, 2)
-        [None, ('hello', 0)]
+        Examples:
+            >>> def work(group):
+            ...     if group.rank == 0:
+            ...         return group.send_object("hello", dest=1, tag=3)
+            ...     return group.recv_object(tag=arraycomm.ANY_TAG)
+            >>> arraycomm.run(work, 2)
+            [None, ('hello', 0)]
         """
         work = self.irecv_object(source, tag, allow_pickle=allow_pickle, timeout=timeout)
         return work if self._batch is not None else work.result()
@@ -196,12 +203,13 @@ class ObjectCollectives(Part):
         - Timeout: as in recv_object(), it ends the group. That of result(timeout) does not: TimeoutError, and it goes on.
         - Errors: as recv_object(), from Work.wait() and Work.result().
 
-        >>> def work(group):
-        ...     coming = group.irecv_object()
-        ...     group.send_object(group.rank, dest=1 - group.rank)
-        ...     return coming.result()
-        >>> arraycomm.run(work, 2)
-        [(1, 1), (0, 0)]
+        Examples:
+            >>> def work(group):
+            ...     coming = group.irecv_object()
+            ...     group.send_object(group.rank, dest=1 - group.rank)
+            ...     return coming.result()
+            >>> arraycomm.run(work, 2)
+            [(1, 1), (0, 0)]
 
         Several that take the same messages take them in the order of the calls, whichever is waited for first. A long object
         (above 1 MiB, say) comes while its Work is waited for, or asked by done().

@@ -87,8 +87,9 @@ class Reductions(Part):
         - Algorithm: in shared memory, each rank reduces its slice of all arrays. Between hosts recursive doubling (Thakur,
           Rabenseifner, Gropp 2005), halving (Rabenseifner 2004), a ring (Patarasuk, Yuan 2009) or Bruck's (1997), by length.
 
-        >>> arraycomm.run(lambda group: group.all_reduce(np.arange(2) + group.rank).tolist(), 3)
-        [[3, 6], [3, 6], [3, 6]]
+        Examples:
+            >>> arraycomm.run(lambda group: group.all_reduce(np.arange(2) + group.rank).tolist(), 3)
+            [[3, 6], [3, 6], [3, 6]]
         """
         return self._reduced("all_reduce", x, op, out, timeout, async_op, index)
 
@@ -120,8 +121,9 @@ class Reductions(Part):
         - Errors: as all_reduce(), and ValueError for a root that is no rank of the group.
         - Algorithm: in shared memory as all_reduce(); between hosts a binomial tree or Rabenseifner's halving, by length.
 
-        >>> arraycomm.run(lambda group: group.reduce(np.float32(group.rank + 1), root=1, op="max"), 3)
-        [None, array(3., dtype=float32), None]
+        Examples:
+            >>> arraycomm.run(lambda group: group.reduce(np.float32(group.rank + 1), root=1, op="max"), 3)
+            [None, array(3., dtype=float32), None]
         """
         root = arguments.root(root, self.size)
         return self._reduced("reduce", x, op, out, timeout, async_op, index, root)
@@ -155,8 +157,9 @@ class Reductions(Part):
         - Algorithm: in shared memory each rank reduces its block of all arrays; between hosts recursive halving or a ring (Chan
           et al. 2007), by length.
 
-        >>> arraycomm.run(lambda group: group.reduce_scatter(np.arange(4)).tolist(), 2)
-        [[0, 2], [4, 6]]
+        Examples:
+            >>> arraycomm.run(lambda group: group.reduce_scatter(np.arange(4)).tolist(), 2)
+            [[0, 2], [4, 6]]
         """
         src, reduction, mover = self._reducible(x, op, timeout)
         rows = None if counts is None else shapes.check_counts(src.shape, self.size, counts, "counts")
@@ -193,8 +196,9 @@ class Reductions(Part):
         - Algorithm: in shared memory each rank reduces the arrays up to its own; between hosts a chain of the ranks in
           segments, or Bruck's (1997) for short arrays.
 
-        >>> arraycomm.run(lambda group: group.scan(np.array([1, 10])).tolist(), 3)
-        [[1, 10], [2, 20], [3, 30]]
+        Examples:
+            >>> arraycomm.run(lambda group: group.scan(np.array([1, 10])).tolist(), 3)
+            [[1, 10], [2, 20], [3, 30]]
         """
         return self._reduced("scan", x, op, out, timeout, async_op)
 
@@ -224,7 +228,8 @@ class Reductions(Part):
         - Errors: as all_reduce().
         - Algorithm: scan()'s, one rank later.
 
-        >>> arraycomm.run(lambda group: group.exscan(np.array([5, 7])).tolist(), 3)
-        [[0, 0], [5, 7], [10, 14]]
+        Examples:
+            >>> arraycomm.run(lambda group: group.exscan(np.array([5, 7])).tolist(), 3)
+            [[0, 0], [5, 7], [10, 14]]
         """
         return self._reduced("exscan", x, op, out, timeout, async_op)

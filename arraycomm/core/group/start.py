@@ -33,10 +33,11 @@ def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: st
     - Errors: TypeError for what is no communicator, ValueError for a null or inter-communicator, DistBackendError where MPI runs
       with less than MPI_THREAD_MULTIPLE.
 
-    >>> def program():                                   # under mpirun
-    ...     from mpi4py import MPI
-    ...     with arraycomm.from_mpi4py(MPI.COMM_WORLD) as group:
-    ...         return group.all_reduce(np.ones(2))
+    Examples:
+        >>> def program():                                   # under mpirun
+        ...     from mpi4py import MPI
+        ...     with arraycomm.from_mpi4py(MPI.COMM_WORLD) as group:
+        ...         return group.all_reduce(np.ones(2))
     """
     module = sys.modules.get("mpi4py.MPI")
     if module is None or not isinstance(comm, module.Comm):
@@ -88,9 +89,10 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
       when another rank fails meanwhile, DistNetworkError and AuthFailed from connecting, DistBackendError when the backend
       cannot be used.
 
-    >>> with arraycomm.init() as group:                  # under a launcher: all of its ranks
-    ...     group.all_reduce(np.ones(2)).tolist()
-    [1.0, 1.0]
+    Examples:
+        >>> with arraycomm.init() as group:                  # under a launcher: all of its ranks
+        ...     group.all_reduce(np.ones(2)).tolist()
+        [1.0, 1.0]
     """
     seconds = seconds_of(timeout)
     asked = backend or settings.get("ARRAYCOMM_BACKEND") or registry.DEFAULT

@@ -49,16 +49,17 @@ class Shrinking(Part):
           DistBackendError where the backend cannot go on without a rank. A rank on which it raises these has left: the group is
           closed there, and the others go on without that rank.
 
-        >>> def work(group):
-        ...     if group.rank == 1:
-        ...         return None                              # leaves: its group is closed
-        ...     try:
-        ...         group.barrier()
-        ...     except arraycomm.PeerLost:
-        ...         group = group.shrink()
-        ...     return group.ranks
-        >>> arraycomm.run(work, 3)
-        [(0, 2), None, (0, 2)]
+        Examples:
+            >>> def work(group):
+            ...     if group.rank == 1:
+            ...         return None                              # leaves: its group is closed
+            ...     try:
+            ...         group.barrier()
+            ...     except arraycomm.PeerLost:
+            ...         group = group.shrink()
+            ...     return group.ranks
+            >>> arraycomm.run(work, 3)
+            [(0, 2), None, (0, 2)]
         """
         excluded = {arguments.rank("exclude", rank, self.size) for rank in exclude}
         if self.rank in excluded:

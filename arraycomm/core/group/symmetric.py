@@ -49,12 +49,13 @@ class SymmetricArrays(Part):
         - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
         - Errors: TypeError, ValueError for the arguments. ResourceError on all ranks when one of them has no memory.
 
-        >>> def work(group):
-        ...     x = group.empty(2)
-        ...     x[:] = group.rank
-        ...     return group.all_reduce(x, out=x).tolist()
-        >>> arraycomm.run(work, 2)
-        [[1.0, 1.0], [1.0, 1.0]]
+        Examples:
+            >>> def work(group):
+            ...     x = group.empty(2)
+            ...     x[:] = group.rank
+            ...     return group.all_reduce(x, out=x).tolist()
+            >>> arraycomm.run(work, 2)
+            [[1.0, 1.0], [1.0, 1.0]]
         """
         arguments.seconds(timeout)
         lengths, template = arguments.lengths(shape), arguments.template(like)

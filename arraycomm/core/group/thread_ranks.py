@@ -38,8 +38,9 @@ def run(fn: Callable[..., _Result], n: int, *args: Any, timeout: float | timedel
     - Errors: what the first rank has raised, with a note that names the rank, once all have ended. TypeError, ValueError for
       arguments that make no sense.
 
-    >>> arraycomm.run(lambda group, factor: factor * group.rank, 3, 10)
-    [0, 10, 20]
+    Examples:
+        >>> arraycomm.run(lambda group, factor: factor * group.rank, 3, 10)
+        [0, 10, 20]
 
     The ranks have one interpreter between them: they are no faster than one, unless what they call releases its lock.
     """

@@ -29,8 +29,9 @@ class Received(Record):
     - Blocks: never; a tuple of the three.
     - Errors: none of its own, the receive has raised them.
 
-    >>> arraycomm.run(lambda group: group.sendrecv(np.ones(1), dest=group.rank), 1)
-    [Received(array=array([1.]), source=0, tag=0)]
+    Examples:
+        >>> arraycomm.run(lambda group: group.sendrecv(np.ones(1), dest=group.rank), 1)
+        [Received(array=array([1.]), source=0, tag=0)]
     """
 
     array: Any
@@ -50,11 +51,12 @@ class Message(Record):
     - Blocks: never; a tuple of the four.
     - Errors: none of its own, the probe has raised them.
 
-    >>> def work(group):
-    ...     going = group.isend(np.ones(3), dest=0)
-    ...     return group.probe(timeout=5).elements
-    >>> arraycomm.run(work, 1)
-    [3]
+    Examples:
+        >>> def work(group):
+        ...     going = group.isend(np.ones(3), dest=0)
+        ...     return group.probe(timeout=5).elements
+        >>> arraycomm.run(work, 1)
+        [3]
     """
 
     source: int
@@ -85,11 +87,12 @@ def wait_all(works: Iterable[Work], timeout: float | None = None) -> list[Any]:
     - Timeout: seconds for all together; TimeoutError then, and those under way go on. None: no limit but the operations' own.
     - Errors: the first error of an operation, in order, when all before it have ended. TypeError for what is no Work.
 
-    >>> def work(group):
-    ...     works = [group.all_reduce(np.ones(1) * n, async_op=True) for n in (1, 2)]
-    ...     return [array.tolist() for array in arraycomm.wait_all(works)]
-    >>> arraycomm.run(work, 2)
-    [[[2.0], [4.0]], [[2.0], [4.0]]]
+    Examples:
+        >>> def work(group):
+        ...     works = [group.all_reduce(np.ones(1) * n, async_op=True) for n in (1, 2)]
+        ...     return [array.tolist() for array in arraycomm.wait_all(works)]
+        >>> arraycomm.run(work, 2)
+        [[[2.0], [4.0]], [[2.0], [4.0]]]
     """
     all_of_them, end = _checked("wait_all", works), _end(timeout)
     for work in all_of_them:
@@ -110,8 +113,9 @@ def wait_any(works: Iterable[Work], timeout: float | None = None) -> int:
     - Timeout: seconds; TimeoutError then, and all go on. None: no limit but the operations' own.
     - Errors: ValueError for no Work, TypeError for something else. That of the operation comes from its own wait().
 
-    >>> arraycomm.run(lambda group: arraycomm.wait_any([group.barrier(async_op=True)]), 2)
-    [0, 0]
+    Examples:
+        >>> arraycomm.run(lambda group: arraycomm.wait_any([group.barrier(async_op=True)]), 2)
+        [0, 0]
     """
     all_of_them, end = _checked("wait_any", works), _end(timeout)
     if not all_of_them:
