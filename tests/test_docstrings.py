@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -16,7 +17,7 @@ import arraycomm
 
 from . import reference_pages
 
-_PAGES = ("group.md", "work.md", "start.md", "types.md", "errors.md")
+_PAGES = ("group.md", "work.md", "start.md", "types.md", "errors.md", "jax.md", "torch.md")
 NAMES = [(section.owner, name) for page in _PAGES for section in reference_pages.PAGES[page].sections
          for name in section.names.split()]
 _STUB = Path(arraycomm.__file__).with_name("_engine.pyi")
@@ -31,6 +32,12 @@ def fields(text: str) -> dict[str, str]:
     """The items "- Name: text" of a docstring."""
     return {name: " ".join(said.split()) for name, said in
             re.findall(r"^- ([A-Z]\w+): (.*?)(?=^- |^\S|\n\n|\Z)", text, re.MULTILINE | re.DOTALL)}
+
+
+def found(owner: str, name: str) -> Any:
+    if ".frameworks." in owner:
+        pytest.importorskip(owner.rpartition(".")[2])
+    return reference_pages.found(owner, name)
 
 
 def docstring(value: Any) -> str:
@@ -104,13 +111,17 @@ def test_nothing_public_is_left_out() -> None:
 
 @pytest.mark.parametrize(("owner", "name"), NAMES)
 def test_a_docstring_has_all_fields(owner: str, name: str) -> None:
-    found = problems(name, reference_pages.found(owner, name))
-    assert not found, "\n".join(found)
+    wrong = problems(name, found(owner, name))
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(("owner", "name"), NAMES)
 def test_examples(owner: str, name: str) -> None:
-    text = docstring(reference_pages.found(owner, name))
-    example = doctest.DocTestParser().get_doctest(text, {"arraycomm": arraycomm, "np": np}, name, None, None)
+    text = docstring(found(owner, name))
+    names = {"arraycomm": arraycomm, "np": np}
+    if owner.endswith("jax"):
+        names.update(comm=reference_pages.found("arraycomm.frameworks", "jax"), jax=importlib.import_module("jax"),
+                     jnp=importlib.import_module("jax.numpy"))
+    example = doctest.DocTestParser().get_doctest(text, names, name, None, None)
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
     assert runner.run(example).failed == 0

@@ -170,10 +170,15 @@ def initialize(*, timeout: float | timedelta | None = None) -> None:
     indexed job, RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT), unless the program has. A process that nothing says anything
     about stays alone.
 
-    timeout: of the collectives, seconds or a timedelta; None takes ARRAYCOMM_TIMEOUT (1800).
+    - Blocks: until the processes have met.
+    - Timeout: of the collectives, seconds or a timedelta; None takes ARRAYCOMM_TIMEOUT (1800).
+    - Errors: RuntimeError where JAX's backend has been made, or jaxlib has no "mpi" collectives; what arraycomm.init() raises
+      where the ranks do not meet.
 
-    Raises RuntimeError where JAX's backend has been made, or jaxlib has no "mpi" collectives; what arraycomm.init() raises where
-    the ranks do not meet.
+    Examples:
+        >>> def program():                               # each process of arraycomm-run -n 4
+        ...     comm.initialize()
+        ...     return jax.device_count()                # 4
     """
     if xla_bridge.backends_are_initialized():
         raise RuntimeError("JAX's backend has been made, with other collectives: call arraycomm.frameworks.jax.initialize() "

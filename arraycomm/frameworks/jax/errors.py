@@ -95,6 +95,16 @@ def errors() -> Iterator[None]:
     """Inside, errors of compiled programs are raised as what they are: PeerLost, CollectiveMismatch and the others.
 
     jax raises JaxRuntimeError or ValueError otherwise, whose text says the same. Errors come where a result is waited for.
+
+    - Blocks: never by itself: wait for results inside, by jax.block_until_ready() for one.
+    - Errors: those of the operations, see Group; errors of other kinds pass through.
+
+    Examples:
+        >>> def work(group):
+        ...     with comm.errors():
+        ...         return jax.jit(lambda x: comm.all_reduce(x, group=group))(jnp.ones(1)).tolist()
+        >>> arraycomm.run(work, 2)
+        [[2.0], [2.0]]
     """
     try:
         yield

@@ -84,6 +84,16 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Callable[..
     It returns when the program is through, so that errors are raised by the call, as our exceptions, and everything on
     this thread is in order with it. Inside other transformations it is jax.jit, and lower(), trace() and eval_shape() are
     jax.jit's. options: jax.jit's; with options only it gives a decorator.
+
+    - Blocks: a call does, until the program is through.
+    - Errors: those of the operations, as the package's own exceptions.
+
+    Examples:
+        >>> def work(group):
+        ...     step = comm.jit(lambda x: comm.all_reduce(x, group=group) + 1)
+        ...     return step(jnp.ones(1)).tolist()
+        >>> arraycomm.run(work, 2)
+        [[3.0], [3.0]]
     """
     if fun is None:
         return functools.partial(jit, **options)

@@ -29,6 +29,15 @@ def all_reduce_tree(tree: Any, op: str | ReduceOp = "avg", *, group: Group, buck
     Arrays of one dtype share an operation until their bytes fill a bucket: the last leaves first, whose gradients are there
     first. The bits of the result do not depend on bucket_bytes, which is equal on all ranks. TypeError, naming the leaf, for
     one that is no array of a dtype of this package's.
+
+    - Blocks: eagerly until every rank has called it; in a program when its result is needed.
+    - Errors: TypeError for a leaf, ValueError for bucket_bytes; then as all_reduce().
+
+    Examples:
+        >>> def work(group):
+        ...     return comm.all_reduce_tree({"w": jnp.ones(1) * group.rank}, "avg", group=group)["w"].tolist()
+        >>> arraycomm.run(work, 2)
+        [[0.5], [0.5]]
     """
     check_group(group)
     if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int) or bucket_bytes < 1:

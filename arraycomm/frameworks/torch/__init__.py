@@ -20,8 +20,17 @@ __all__ = ["DistributedDataParallel", "register"]
 def register() -> None:
     """Makes "arraycomm" a backend of torch.distributed for tensors in host memory. Idempotent.
 
-    Where ARRAYCOMM_TORCH_AS is "gloo", what asks for gloo gets it too; ValueError for anything else that is set there.
-    Without effect in a torch that was built without torch.distributed.
+    Where ARRAYCOMM_TORCH_AS is "gloo", what asks for gloo gets it too. Without effect in a torch that was built without
+    torch.distributed.
+
+    - Blocks: never; the backend itself is loaded with the first group.
+    - Errors: ValueError for another value of ARRAYCOMM_TORCH_AS than "gloo".
+
+    Examples:
+        >>> import torch.distributed, arraycomm.frameworks.torch
+        >>> arraycomm.frameworks.torch.register()
+        >>> torch.distributed.is_backend_available("arraycomm")
+        True
     """
     import torch.distributed  # here: it calls this function, and may be imported by the line at the end of this file
 
