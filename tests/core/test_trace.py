@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm._engine import TraceFile
 from arraycomm.core.base import settings
 from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.core.diagnostics import trace as core_trace
+from arraycomm.core.diagnostics.trace import TraceFile
 from arraycomm.core.diagnostics.watch import Watched, Watcher, attach, detach
 from arraycomm.core.interface.kinds import RECORDED
 from arraycomm.monitor import trace
@@ -358,7 +358,7 @@ def test_lines_of_several_threads_are_whole(tmp_path: Path) -> None:
 
     def tell(row: int) -> None:
         for number in range(1000):
-            entry = file.begin(row, 8, -1, b',"kind":%d' % number, 0)
+            entry = file.flight.begin(row, 8, -1, b',"kind":%d' % number, 0)
             entry.mark(number % 2)
             entry.end(None)
 
@@ -368,7 +368,7 @@ def test_lines_of_several_threads_are_whole(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     file.close(b"]")
-    file.begin(0, 8, -1, b"", 0).end(None)  # it has an end
+    file.flight.begin(0, 8, -1, b"", 0).end(None)  # it has an end
     events = json.loads(path.read_text())[1:]
     assert len(events) == 4 * 1500 and {event["name"] for event in events} == {"barrier"}
     for text in (name, "b", "c", "d"):
@@ -379,7 +379,7 @@ def test_lines_of_several_threads_are_whole(tmp_path: Path) -> None:
 def test_nothing_follows_the_end_of_a_file_whose_threads_go_on(tmp_path: Path) -> None:
     def tell(file: TraceFile, row: int, stop: threading.Event) -> None:
         while not stop.is_set():
-            file.begin(row, 8, -1, b"", 0).end(None)
+            file.flight.begin(row, 8, -1, b"", 0).end(None)
             file.flush()
 
     for turn in range(40):
@@ -401,7 +401,7 @@ def test_a_file_that_cannot_be_written_ends_and_the_program_goes_on(caplog: pyte
                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     teller = Teller()
     file = TraceFile(os.open("/dev/full", os.O_WRONLY), HEADS, teller)
-    entries = [file.begin(file.add_group(b'"g"'), 8, -1, b"", 0) for _ in range(2)]
+    entries = [file.flight.begin(file.add_group(b'"g"'), 8, -1, b"", 0) for _ in range(2)]
     entries[0].end(None)
     file.flush()
     entries[1].end(None)
@@ -416,7 +416,7 @@ def test_a_file_that_cannot_be_written_ends_and_the_program_goes_on(caplog: pyte
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_error_without_a_text_is_one_all_the_same(tmp_path: Path) -> None:
     file = TraceFile(os.open(tmp_path / "trace", os.O_WRONLY | os.O_CREAT), HEADS, Teller())
-    file.begin(file.add_group(b'"g"'), 8, -1, b"", 0).end(OSError("why"))
+    file.flight.begin(file.add_group(b'"g"'), 8, -1, b"", 0).end(OSError("why"))
     file.close(b"")
     event = json.loads((tmp_path / "trace").read_text()[2:])
     assert event["args"]["error"].startswith("unknown") and event["args"]["sequence"] == 1

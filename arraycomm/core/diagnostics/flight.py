@@ -16,7 +16,7 @@ from .watch import Call, Watcher, array_of
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from arraycomm._engine import Flight, FlightEntry, TraceFile
+    from arraycomm._engine import Flight, FlightEntry, FlightList
 
 Traits = tuple[str, tuple[int, ...], int]
 _NUMBERS = {name: number for number, name in enumerate(RECORDED)}
@@ -26,7 +26,7 @@ _RUNNING, _ASYNCHRONOUS = range(2)  # states of an entry
 class Recording(Watcher):
     """What both have in common. rows: the groups' numbers."""
 
-    _flight: Flight | TraceFile
+    _flight: Flight | FlightList
     rows: MutableMapping[Group, int]
 
     def about(self, operation: int, traits: Traits | None, given: dict[str, Any]) -> Any:
@@ -37,7 +37,7 @@ class Recording(Watcher):
         """The same, asked for by the fast path."""
         return self.about(operation, array_of(parameters), parameters)
 
-    def flight(self, group: Group) -> tuple[Flight | TraceFile, int]:
+    def flight(self, group: Group) -> tuple[Flight | FlightList, int]:
         return self._flight, self.rows[group]
 
     def begin(self, call: Call) -> FlightEntry:

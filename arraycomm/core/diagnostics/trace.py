@@ -16,12 +16,14 @@ import json
 import os
 import re
 import socket
+import threading
 import time
 import weakref
 from array import array
+from io import FileIO
 from pathlib import Path
 
-from arraycomm._engine import TraceFile
+from arraycomm._engine import FlightList
 
 from ..base.digest import sha256
 from ..base.log import log
@@ -54,37 +56,102 @@ def begin(group: Group, folder: str) -> None:
     attach(group, Trace(group, Path(folder)))
 
 
-class Trace(Recording):
-    """The file of one rank. Its lines are made natively (native/flight/trace.c), and what they have in common here."""
+class TraceFile:
+    """Events are kept by `flight` and written when it asks, from several threads. The descriptor is this object's from here on.
 
-    _flight: TraceFile
+    heads: each operation's name, category and rank; teller: a Recording, and failed(errno) is called when the file ends early.
+    """
+
+    def __init__(self, descriptor: int, heads: tuple[bytes, ...], teller: Any) -> None:
+        self._file, self._heads, self._teller = FileIO(descriptor, "w"), heads, teller
+        self._names: dict[int, bytes] = {}
+        self._asynchronous = 0  # how many of these were written
+        self._pid, self._writing = os.getpid(), threading.RLock()
+        self.flight = FlightList(teller, self._full)
+
+    def add_group(self, name: bytes) -> int:
+        row = self.flight.add_group()
+        self._names[row] = name
+        return row
+
+    def _full(self) -> None:
+        if os.getpid() != self._pid:
+            self.flight.take()
+        elif self._writing.acquire(blocking=False):  # else another thread writes: the next operation asks again
+            try:
+                self.flush()
+            finally:
+                self._writing.release()
+
+    def flush(self, last: bytes = b"") -> None:
+        """Nothing in a forked child: what it has is its parent's to write."""
+        if os.getpid() == self._pid:
+            with self._writing:
+                text = b"".join(self._event(*told) for told in self.flight.take()) + last
+                try:
+                    while text and not self._file.closed:
+                        text = text[self._file.write(text):]
+                except OSError as error:
+                    self._file.close()
+                    self._teller.failed(error.errno)
+
+    append = flush
+
+    def close(self, last: bytes) -> None:
+        with self._writing:
+            self.flush(last)
+            self._file.close()
+
+    def _event(self, row: int, operation: int, thread: int, begun: int, called: int, ended: int, sequence: int, kind: bytes,
+               error: Any) -> bytes:
+        about = b'{"group":%b%b%b%b%b}' % (
+            self._names[row], b',"sequence":%d' % sequence if sequence else b"",
+            b',"called_us":%b' % _us(called - begun) if called else b"", kind or b"",
+            b',"error":"unknown: nobody asked for it"' if error is False else error or b"")
+        begin = b'%b,"tid":%d' % (self._heads[operation], thread)
+        if not called:
+            return b',\n{"ph":"X",%b,"ts":%b,"dur":%b,"args":%b}' % (begin, _us(begun), _us(ended - begun), about)
+        self._asynchronous += 1
+        begin += b',"id2":{"local":"%d"}' % self._asynchronous  # local: shown with the rank's other tracks
+        return b',\n{"ph":"b",%b,"ts":%b,"args":%b},\n{"ph":"e",%b,"ts":%b,"args":{}}' % (
+            begin, _us(begun), about, begin, _us(ended))
+
+
+def _us(ns: int) -> bytes:
+    return b"%d.%03d" % divmod(ns, 1000)
+
+
+class Trace(Recording):
+    """The file of one rank, and what its lines have in common."""
+
+    _flight: FlightList
 
     def __init__(self, world: Group, folder: Path) -> None:
         run, clock, offset, doubt = _agree(world)
         name = re.sub(r"[^\w.-]+", "_", world.name)
         self._path = folder / f"{name}-{run:016x}-rank{world.rank}.json"
         self._world, self._pid = world, os.getpid()
-        self._flight = TraceFile(_opened(self._path), tuple(_head(name, world.rank) for name in RECORDED), self)
+        self._file = TraceFile(_opened(self._path), tuple(_head(name, world.rank) for name in RECORDED), self)
+        self._flight = self._file.flight
         self.rows = weakref.WeakKeyDictionary()
-        atexit.register(self._flight.flush)
+        atexit.register(self._file.flush)
         place = f"rank {world.rank} ({socket.gethostname()}, pid {self._pid})"
-        self._flight.append(b"[\n" + self._line("process_name", {"name": place}))
+        self._file.append(b"[\n" + self._line("process_name", {"name": place}))
         self._tell("arraycomm", {
             "run": f"{run:016x}", "world": world.name, "rank": world.rank, "size": world.size, "clock": f"{clock:016x}",
             "offset_us": offset / 1000, "doubt_us": doubt / 1000, "measured_us": time.monotonic_ns() / 1000,
             "started": time.time()})
         self._add(world)
-        self._flight.flush()
 
     def _line(self, name: str, about: dict[str, Any]) -> bytes:
         return _json({"ph": "M", "name": name, "pid": self._world.rank, "args": about})
 
     def _tell(self, name: str, about: dict[str, Any]) -> None:
-        self._flight.append(b",\n" + self._line(name, about))
+        self._file.append(b",\n" + self._line(name, about))
 
     def _add(self, group: Group) -> None:
         self._tell("group", {"group": group.name, "rank": group.rank, "size": group.size})
-        self.rows[group] = self._flight.add_group(json.dumps(group.name).encode())
+        self.rows[group] = self._file.add_group(json.dumps(group.name).encode())
 
     def about(self, operation: int, traits: Traits | None, given: dict[str, Any]) -> bytes:
         told: dict[str, Any] = {}
@@ -109,8 +176,8 @@ class Trace(Recording):
         detach(group, self)
         if group is not self._world or os.getpid() != self._pid:  # a forked child: the file is its parent's
             return
-        self._flight.close(b"\n]\n")
-        atexit.unregister(self._flight.flush)
+        self._file.close(b"\n]\n")
+        atexit.unregister(self._file.flush)
 
 
 def _head(name: str, rank: int) -> bytes:
