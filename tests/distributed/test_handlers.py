@@ -130,8 +130,6 @@ dist.destroy_process_group()
     ("torch_byte", "TypeError", "torch", "library.ones(4, dtype=library.int8).as_subclass(type('Own', (library.Tensor,), {}))",
      "dist.all_reduce(x)"),
     ("torch_samples", "KeyboardInterrupt", "torch", "library.ones(4)", "dist.all_reduce(x)"),
-    ("jax_has_devices", "KeyboardInterrupt", "jax.numpy", "library.ones(4, library.bfloat16)",
-     "dist.all_gather_object([None], x)"),
 ])
 def test_an_error_in_the_first_call_of_a_process(function: str, kind: str, library: str, array: str, call: str) -> None:
     """What native code looks up once, in Python, is where a handler runs then."""

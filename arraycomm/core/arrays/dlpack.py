@@ -1,4 +1,4 @@
-"""Any array to a Buffer, and a result back to an array of the same library. Compiled; see native/reader/resolve.c and export.c.
+"""Any array to a Buffer, and a result back to an array of the same library. Compiled; see native/reader/resolve.c and types.c.
 
 `resolve(array) -> Buffer`
     for reading. Takes NumPy, torch, JAX, CuPy and whatever has `__dlpack__` or the buffer protocol. A strided array is

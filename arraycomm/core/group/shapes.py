@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from arraycomm._engine import layout as _layout
+
 from ..arrays.arrays import plain
 from ..arrays.dlpack import wrap
 from ..arrays.opaque import Opaque
@@ -16,11 +18,11 @@ FORMS = ("concat", "stack", "list")
 
 
 def layout(shape: tuple[int, ...], extra: Sequence[int] | None = None) -> int:
-    """32 bits that differ where shapes (or counts) differ, and are never 0.
+    """32 bits that differ where shapes (or counts) differ, and are never 0: ranks compare them.
 
-    Python hashes tuples of integers alike in every process of one version, so ranks can compare them.
+    Python hashes tuples of integers alike in every process of one version.
     """
-    return (hash(shape) if extra is None else hash((shape[1:], tuple(extra)))) & 0xFFFFFFFF | 1
+    return _layout(shape) if extra is None else hash((shape[1:], tuple(extra))) & 0xFFFFFFFF | 1
 
 
 def row(shape: tuple[int, ...]) -> int:

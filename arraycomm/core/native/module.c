@@ -25,10 +25,11 @@ static PyMethodDef functions[] = {
     {"writable", resolve_writable, METH_O, "writable(array) -> Buffer, for out=: see arraycomm.writable"},
     {"pack", resolve_pack, METH_O, "pack(array) -> Buffer: a copy in memory of its own"},
     {"allocate", FAST(buffer_allocate_shape), METH_FASTCALL, "allocate(shape, dtype) -> Buffer in memory of its own"},
-    {"adopt", buffer_adopt, METH_VARARGS, "adopt(shape, dtype, address, release, context) -> Buffer over memory that exists"},
-    {"give_back", later_give_back, METH_NOARGS, "give_back(): waits until memory of devices that nobody needs is free"},
-    {"wrap", FAST(export_wrap), METH_FASTCALL, "wrap(buffer, template) -> array of the template's library"},
+    {"adopt", adopted_adopt, METH_VARARGS, "adopt(shape, dtype, address, release, context) -> Buffer over memory that exists"},
+    {"give_back", adopted_give_back, METH_NOARGS, "give_back(): waits until memory of devices that nobody needs is free"},
+    {"wrap", FAST(types_wrap), METH_FASTCALL, "wrap(buffer, template) -> array of the template's library"},
     {"overlaps", FAST(buffer_overlaps), METH_FASTCALL, "overlaps(a, b): whether two Buffers share memory"},
+    {"layout", forms_layout_of, METH_O, "layout(shape) -> 32 bits that differ where shapes differ, and are never 0"},
     {"interrupted", interrupt_take, METH_NOARGS, "interrupted() -> what a signal handler raised inside the engine, or None"},
     {"interrupting", interrupt_runs, METH_NOARGS, "interrupting() -> whether the caller is a handler of a signal that came inside the engine"},
     {"store_table", store_python_table, METH_NOARGS, "store_table() -> an empty table"},
@@ -47,7 +48,7 @@ PyMODINIT_FUNC PyInit__engine(void)
     if (!module)
         return NULL;
     if (PyModule_AddFunctions(module, functions) || buffer_init(module) || operation_init(module)
-        || work_init(module) || shortcut_init(module) || flight_init(module) || forms_init() || view_init()
+        || work_init(module) || shortcut_init(module) || flight_init(module) || view_init()
         || torch_init()) {
         Py_DECREF(module);
         return NULL;

@@ -13,7 +13,7 @@
 
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "a 64-bit Python is needed");
 
-/* ---- dtype.c: element types in four languages ---- */
+/* ---- types.c: element types in four languages ---- */
 struct dtype_row {
     const char *label;   /* numpy's, torch's and JAX's name */
     int width;           /* bytes */
@@ -28,8 +28,10 @@ int dtype_of_format(const char *format, Py_ssize_t width);
 int dtype_of_descr(PyObject *descr);
 /* Number -> numpy dtype object (borrowed, kept for ever), NULL with an exception. */
 PyObject *dtype_descr(int dtype);
+/* wrap(buffer, template): an array of the template's library. */
+PyObject *types_wrap(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
-/* ---- memory.c: aligned host memory of results ---- */
+/* ---- buffer.c: aligned host memory of results ---- */
 struct memory {
     char *data;             /* 64-byte aligned, never NULL: XLA takes such memory without a copy */
     size_t bytes;
@@ -38,25 +40,22 @@ struct memory {
     unsigned char skipped;  /* bytes between what malloc gave and this record */
     void (*release)(void *context); /* gives memory back that is not ours; NULL: it is */
     void *context;
-    int (*enter)(int device); /* not NULL: `release` waits for a device, this comes before it, in a thread for such (later.c) */
+    int (*enter)(int device); /* not NULL: `release` waits for a device, this comes before it, in a thread for such (adopted.c) */
     int device;
     struct memory *next;      /* of those that wait for that thread */
 };
 /* One reference; NULL without an exception when memory is out. No GIL. */
 struct memory *memory_new(size_t bytes);
-/* The same for memory that exists; `release` may be called from any thread, without the GIL. NULL: not taken over. */
-struct memory *memory_adopt(char *data, size_t bytes, void (*release)(void *), void *context);
 struct memory *memory_retain(struct memory *memory); /* no GIL */
 void memory_release(struct memory *memory);          /* no GIL; NULL is fine */
 
-/* ---- later.c: memory of devices is given back by a thread of its own ---- */
+/* ---- adopted.c: memory that somebody else made. That of devices is given back by a thread of its own ---- */
 /* Takes the memory over, when nobody refers to it any more. Does not block. false: no thread can be started. */
-bool later_release(struct memory *memory);
-/* What that thread calls before: cudaThreadExchangeStreamCaptureMode(), of the process's one runtime. */
-void later_apart(int (*apart)(int *mode));
-PyObject *later_give_back(PyObject *module, PyObject *none);
+bool adopted_release(struct memory *memory);
+PyObject *adopted_adopt(PyObject *module, PyObject *args);
+PyObject *adopted_give_back(PyObject *module, PyObject *none);
 
-/* ---- view.c: what one array says about itself, before anything is copied ---- */
+/* ---- view.c: one array as its library describes it, before anything is copied ---- */
 enum view_kind { VIEW_REFUSED, VIEW_OWN, VIEW_NUMPY, VIEW_EXCHANGE, VIEW_BUFFER, VIEW_CAPSULE };
 struct view_type {
     PyTypeObject *type;
@@ -68,7 +67,6 @@ struct view_type {
     bool legacy_writable; /* its capsules without flags are known to be writable */
     bool stream_ordered;  /* its library uses memory again in the order of the current stream */
     bool jax;
-    bool host;            /* view_open_host() */
 };
 struct view {
     char *data;
@@ -78,7 +76,7 @@ struct view {
     int dtype, device_type, device_index;
     uint64_t stream;                /* as struct buffer's */
     bool fleeting;                  /* as struct buffer's */
-    bool unversioned;               /* readonly, as its capsule has no flags to say otherwise */
+    bool unversioned;               /* readonly because its capsule has no flags */
     bool readonly, derived;         /* derived: not the array's own memory, writing there would be lost */
     PyObject *owner;                /* what keeps the memory; a reference of the view's own */
     Py_buffer buffer;               /* held while shape and strides are read */
@@ -86,19 +84,19 @@ struct view {
     int64_t lengths[NATIVE_MAX_DIMS]; /* what shape points to where the array has no such field */
 };
 int view_init(void);
-/* How arrays of this type are read, until the next call. Classified once, then remembered. Never fails. */
+/* types.c. How arrays of this type are read, until the next call. Classified once, then remembered. Never fails. */
 const struct view_type *view_type(PyObject *object);
-int view_open(struct view *view, PyObject *object);
-/* The same for who takes host memory only: 1, without an exception, for an array that would have to export device memory first. */
-int view_open_host(struct view *view, PyObject *object);
-/* The same on the caller's word that memory is writable whose capsule has no flags. */
-int view_open_writable(struct view *view, PyObject *object);
-/* The same for a call that ends before `object` goes: without an owner. Shape and strides are to be read under the GIL,
- * before anybody else may run. */
-int view_borrow(struct view *view, PyObject *object);
+enum view_mode {
+    VIEW_READ,
+    VIEW_WRITABLE, /* on the caller's word that memory is writable whose capsule has no flags */
+    VIEW_HOST,     /* 1, without an exception, for an array that would have to export device memory first */
+    VIEW_BORROW    /* the same without an owner, for a call that ends before the array goes. Shape and strides are valid until the GIL
+                    * is released */
+};
+int view_open(struct view *view, PyObject *object, enum view_mode mode);
 void view_close(struct view *view);
-/* For who declines after it has read an array by __dlpack__: the next view_open() of this object, in this thread, takes the view. It is
- * closed by view_forget(), before which the object must not go. Of other ways of reading, which cost little, nothing is kept. */
+/* For a caller that declines after it has read an array by __dlpack__: the next view_open() of this object, in this thread, takes
+ * the view. It is closed by view_forget(), before which the object must not go. Views by other protocols, which cost little, are not kept. */
 void view_hand_on(struct view *view, PyObject *object);
 void view_forget(void);
 /* Elements, or -1 with an exception when the shape makes no sense. */
@@ -111,7 +109,7 @@ PyObject *view_loaded(const char *module, const char *attribute);
 
 /* ---- torch.c: what torch's exporters do not show, or not as fast ---- */
 int torch_init(void);
-/* 1: what a plain tensor on the host says is in the view, without an owner; 0: it is to be asked another way; -1: exception. */
+/* 1: the view describes a plain tensor on the host, without an owner; 0: the tensor needs another protocol; -1: exception. */
 int torch_read(struct view *view, PyObject *tensor);
 /* Whether the tensor stands for the negative or conjugate of its memory; -1 with an exception. */
 int torch_lazy(PyObject *tensor, int dtype);
@@ -124,7 +122,7 @@ int torch_whole_bytes(PyObject *tensor, int dtype);
 int refuse(const char *function, PyObject *first, PyObject *second);
 /* The dtype as the tensor has it, for arrays that have no `dtype`. */
 int refuse_dlpack_dtype(PyObject *object, struct dl_dtype dtype);
-/* Forgets the pending exception of what may fail, if there is one; -1 where it stays, as it says nothing of that: Ctrl-C. */
+/* Forgets the pending exception of what may fail, if there is one; -1 where it stays, because it has another cause: Ctrl-C. */
 int refuse_forget(void);
 /* The pending exception, with its traceback, which is pending no more; NULL: there is none. */
 PyObject *refuse_take(void);
@@ -152,17 +150,21 @@ int buffer_init(PyObject *module);
 struct buffer *buffer_new(char *data, int64_t count, int dtype, PyObject *shape, PyObject *owner, struct memory *memory);
 /* Where it lies, unless in the host's memory, which may be written. Gives b, which may be NULL. */
 struct buffer *buffer_place(struct buffer *b, int device_type, int device_index, uint64_t stream, bool readonly, bool fleeting);
+/* Elements of a shape given as a tuple of ints; -1 with an exception. */
+int64_t buffer_count(PyObject *shape, long dtype);
 /* A fresh packed buffer of this shape (reference not taken). */
 struct buffer *buffer_allocate(int dtype, int64_t count, PyObject *shape);
 PyObject *buffer_shape(int ndim, const int64_t *shape);
+/* Its shape and packed strides, in this unit. */
+void buffer_lengths(const struct buffer *b, int64_t unit, int64_t *shape, int64_t *strides);
 PyObject *buffer_allocate_shape(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-PyObject *buffer_adopt(PyObject *module, PyObject *args);
 PyObject *buffer_overlaps(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 /* ---- export.c: our memory as other libraries' arrays ---- */
 PyObject *export_dlpack(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *export_device(PyObject *self, PyObject *none);
-PyObject *export_wrap(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+/* An array of the library whose C entry points these are; NULL with an exception. */
+PyObject *export_exchange(struct buffer *b, const struct dl_exchange *exchange);
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
 
@@ -179,13 +181,16 @@ PyObject *resolve_writable(PyObject *module, PyObject *object);
 PyObject *resolve_pack(PyObject *module, PyObject *object);
 
 /* ---- work.c: the handle that callers get ---- */
-/* What makes a Work's result: a function, export_wrap(make, model), or it is there. */
+/* What makes a Work's result: a function, types_wrap(make, model), or it is there. */
 enum work_makes { WORK_CALLS, WORK_WRAPS, WORK_GIVES };
 int work_init(PyObject *module);
 /* receives: the result is Received(array, source, tag). */
 PyObject *work_new(PyObject *pending, enum work_makes makes, PyObject *make, PyObject *model, bool receives);
 /* Received(array, source, tag). Takes the reference to the array. */
 PyObject *work_received(PyObject *array, int source, int64_t tag);
+
+/* ---- shortcut.c: layout(shape), which ranks that took the slow path compare with those that did not ---- */
+PyObject *forms_layout_of(PyObject *module, PyObject *shape);
 
 /* ---- shortcut.c, shortcut_types.c: plain operations in one native call (call/call.h) ---- */
 int shortcut_init(PyObject *module);

@@ -9,7 +9,7 @@ enum { C_API_TEXT = 1024 };
 struct error {
     int64_t number;
     int code;
-    bool told;               /* the text stands there; it is made when somebody asks, as that takes the GIL */
+    bool told;               /* the text is there; it is made on request, because that takes the GIL */
     acomm_failure failure;   /* its code 0: none */
     char text[C_API_TEXT];
 };
@@ -20,14 +20,14 @@ int c_api_say(int64_t number, int code, const char *text);
 void c_api_say_exception(PyObject *error);
 size_t c_api_error(char *text, size_t bytes, int32_t *rank);
 
-/* ---- c_api/call.c: one call on its way ---- */
+/* ---- c_api/call.c: one call ---- */
 struct visit {
     int64_t number;
     struct handle *handle;
     acomm_group *group;
     acomm_call call;    /* the caller's, completed */
 };
-/* 0, then c_api_leave() follows; or a code. What the call says is looked at before anything is sent. */
+/* 0, then c_api_leave() follows; or a code. The call is checked before anything is sent. */
 int c_api_enter(struct visit *v, int64_t number, const acomm_call *call);
 /* failure: of the call itself, its code 0: none. Returns the code. */
 int c_api_leave(const struct visit *v, int code, acomm_failure *failure);

@@ -1,4 +1,4 @@
-/* Errors of the C API: a code at once, and a text for who asks. */
+/* Errors of the C API: a code at once, and a text on request. */
 #include "c_api.h"
 
 #include <stdatomic.h>

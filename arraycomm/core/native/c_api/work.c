@@ -95,7 +95,7 @@ static bool work_wait_inside(struct acomm_work *w, int64_t timeout, int *code)
 {
     struct handle *h = w->visit.handle;
     atomic_fetch_add(&h->inside, 1);
-    if (atomic_load(&h->ending)) { /* whoever closes the group settles it */
+    if (atomic_load(&h->ending)) { /* the thread that closes the group settles it */
         handle_leave(h);
         while (!atomic_load(&w->ended))
             sched_yield();

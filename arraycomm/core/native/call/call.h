@@ -5,7 +5,7 @@
 #include "native.h"
 #include <pthread.h>
 
-/* ---- forms.c: the plain forms of a group's methods, which have the parameters of their signatures. What an operation does stands in
+/* ---- the plain forms of a group's methods, which have the parameters of their signatures. What an operation does stands in
  * operations.def; the fast path (shortcut.c) knows it by these two only. ---- */
 
 /* Parameters of all methods. From ROLE_FORM on they only ever have their defaults on the fast path. */
@@ -20,18 +20,10 @@ struct form {
     uint8_t positional, parameters; /* so many may be given by position, and there are altogether */
 };
 
-int forms_init(void);
-/* From the names of a method's parameters (a tuple of str), as many of which may be given by position. -1 with an exception. */
-int forms_read(PyObject *names, int positional, struct form *form);
-/* Sorts the arguments of a call by role; NULL where not given, or None, which means the same but as a tag. False: they are not
- * those of the plain form. */
-bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject **given);
-/* A dict of those that were given, by name; NULL with an exception. */
+/* In shortcut_types.c. Names are interned, as those in every call are. */
+extern PyObject *forms_names[ROLES], *forms_defaults[ROLES];
+/* A dict of the arguments that were given, by name; NULL with an exception. */
 PyObject *forms_parameters(PyObject *const *given);
-/* The shape of what comes of x where arrays are divided so (operations.def); returns the number of dimensions. */
-int forms_shape(int array, const struct view *x, int size, int64_t *lengths);
-/* As shapes.layout() in Python, which ranks that took the slow path compare with: Python's own hash of the tuple. */
-int forms_layout(int ndim, const int64_t *lengths, uint32_t *layout);
 
 /* ---- operation.c: what a backend lends for native calls, and the operations under way in it ---- */
 
@@ -46,7 +38,7 @@ struct shortcut {
     int rank, size;
     PyObject *error;               /* error(code, address of an acomm_failure) -> exception */
     struct operation_links under_way; /* latest first; the list holds a reference to each */
-    int calling;                   /* threads between the look whether the group is open and their way back from the engine */
+    int calling;                   /* threads between the check that the group is open and their return from the engine */
     struct handle *handle;         /* NULL: nobody has asked for the number */
     int64_t number;
 };
@@ -56,7 +48,7 @@ bool operation_check(PyObject *object);
 /* The handle of an operation that was started; takes `op`. The owners keep its memory, NULL: none. Gives `op` back and
  * returns NULL with an exception when memory is out. */
 PyObject *operation_new(struct shortcut *s, acomm_op *op, PyObject *first, PyObject *second);
-/* It is on the flight recorder, which is told its end when the program learns of it. Takes the entry over. */
+/* The flight recorder has an entry for it, which ends when the program learns of the end. Takes the entry over. */
 void operation_record(PyObject *self, struct flight_entry *entry);
 /* Waits until it has ended, for `timeout` seconds at most; None, NULL: without a limit. -1 with an exception, a TimeoutError where it goes on. */
 int operation_await(PyObject *self, PyObject *timeout);
@@ -94,9 +86,11 @@ struct shortcut_method { /* ShortcutMethod */
     struct form form;
     int kind;
     bool begins;        /* returns a Work at once */
-    bool watched;       /* of a watched group: the fast path is open where that is told by a flight */
+    bool watched;       /* of a watched group: takes the fast path only if a flight recorder is the watcher */
 };
 
+/* The slow path: the function; NotImplemented where there is none. */
+PyObject *shortcut_slow(const struct shortcut_method *m, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
 /* The method's call, by vectorcall. */
 PyObject *shortcut_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 

@@ -53,7 +53,7 @@ int64_t handle_open(struct shortcut *s, PyObject *owner)
 /* What callers still do is to make their errors, with the GIL. */
 void handle_end(struct handle *handle)
 {
-    atomic_store(&handle->ending, true); /* before the look: who waits for an operation looks the other way round */
+    atomic_store(&handle->ending, true); /* before the load: a thread that waits for an operation does both in the other order */
     while (atomic_load(&handle->inside)) {
         Py_BEGIN_ALLOW_THREADS
         sched_yield();
@@ -83,7 +83,7 @@ struct handle *handle_enter(int64_t number, acomm_group **group)
     struct handle *handle = handle_find(number);
     if (!handle)
         return NULL;
-    atomic_fetch_add(&handle->inside, 1); /* before the look: who closes looks the other way round */
+    atomic_fetch_add(&handle->inside, 1); /* before the load: handle_end() does both in the other order */
     *group = atomic_load(&handle->group);
     return handle;
 }

@@ -63,7 +63,8 @@ static PyObject *make_error(const struct operation *o, int code)
     return PyObject_CallFunction(o->shortcut->error, "iK", code, (unsigned long long)(uintptr_t)failure);
 }
 
-/* After the end, with the error that raise() will raise; not of one that a signal cut short: that would be taken from who waits. */
+/* Ends the flight recorder's entry, with the error that raise() will raise; not for a call that a signal interrupted, whose error
+ * belongs to the thread that waits. */
 static void tell_end(struct operation *o)
 {
     if (o->code && o->code != ACOMM_INTERRUPTED && !o->error && !(o->error = make_error(o, o->code)))
@@ -132,7 +133,7 @@ static int raise(struct operation *o)
     return -1;
 }
 
-/* The program waits no longer, and it goes on. */
+/* The wait ends before the operation. */
 static int goes_on(struct operation *o, int rc)
 {
     flight_mark(&o->entry, FLIGHT_ASYNCHRONOUS);
@@ -203,7 +204,7 @@ void operation_reap(struct shortcut *s)
 
 void operation_end_all(struct shortcut *s)
 {
-    while (s->calling) { /* they are on their way out of the engine, and may add to the list */
+    while (s->calling) { /* those threads are about to return from the engine, and may add to the list */
         Py_BEGIN_ALLOW_THREADS
         sched_yield();
         Py_END_ALLOW_THREADS

@@ -2,14 +2,14 @@
  *
  * It takes packed host arrays in the plain forms (call.h), and declines everything else by returning NotImplemented: then
  * the method's Python code takes the slow path, which is the reference, handles the rest and explains what is wrong. Ranks
- * may go different ways in one call; the engine cannot tell. The backend lends the entry points as an address, so nothing
+ * may take different paths in one call; the engine does not see it. The backend lends the entry points as an address, so nothing
  * here knows it. */
 #include "call.h"
 #include "flight/flight.h"
 
 #define ARGUMENTS_OFFSET ((size_t)1 << (8 * sizeof(size_t) - 1)) /* of PEP 590, part of the stable ABI since 3.12 only */
 
-/* One call on its way. */
+/* One call on the fast path. */
 struct trip {
     struct shortcut *s;
     const acomm_operation *about;
@@ -31,7 +31,43 @@ static PyObject *declined(void)
     return Py_NotImplemented;
 }
 
-/* ---- numbers ---- */
+/* ---- arguments ---- */
+
+static int role_of(const struct form *form, PyObject *name)
+{
+    for (int i = 0; i < form->parameters; i++)
+        if (form->roles[i] < ROLES && forms_names[form->roles[i]] == name)
+            return form->roles[i];
+    return ROLES;
+}
+
+static bool forms_take(PyObject **given, int role, PyObject *value)
+{
+    bool async = role == ROLE_ASYNC && value == Py_True;
+    bool other = role >= ROLE_ASYNC && role < ROLES && value != forms_defaults[role] && !async;
+    if (role == ROLES || given[role] || (role == ROLE_TAG && value == Py_None) || other)
+        return false;
+    given[role] = value;
+    return true;
+}
+
+/* Sorts the arguments of a call by role; NULL where not given, or None, which means the same but as a tag. False: they are not
+ * those of the plain form. */
+static bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject **given)
+{
+    Py_ssize_t named = names ? PyTuple_Size(names) : 0;
+    bool plain = positional <= form->positional;
+    for (Py_ssize_t i = 0; i < positional && plain; i++)
+        plain = forms_take(given, form->roles[i], args[i]);
+    for (Py_ssize_t i = 0; i < named && plain; i++)
+        plain = forms_take(given, role_of(form, PyTuple_GetItem(names, i)), args[positional + i]);
+    if (!plain || given[ROLE_TAG] == Py_None)
+        return false;
+    for (int role = 0; role < ROLE_ASYNC; role++)
+        if (given[role] == Py_None)
+            given[role] = NULL;
+    return true;
+}
 
 /* Leaves *out alone where nothing was given. */
 static bool read_integer(PyObject *value, int64_t least, int64_t most, int64_t *out)
@@ -64,27 +100,14 @@ static bool read_timeout(PyObject *value, int64_t *ns)
 static bool read_op(PyObject *op, int32_t *redop)
 {
     static PyObject *codes; /* arraycomm.core.arrays.types.CODES */
-    static PyObject *last;  /* asked for before, and most often again */
-    static int32_t last_code;
     if (!op)
         return true;
-    if (op != last) {
-        if (!codes)
-            codes = refuse_call("codes", NULL, NULL);
-        if (!codes)
-            return false;
-        PyObject *code = PyDict_GetItemWithError(codes, op);
-        *redop = code ? (int32_t)PyLong_AsLong(code) : -1;
-        PyErr_Clear();
-        if (*redop < 0)
-            return false;
-        Py_XDECREF(last);
-        Py_INCREF(op);
-        last = op;
-        last_code = *redop;
-    }
-    *redop = last_code;
-    return true;
+    if (!codes && !(codes = refuse_call("codes", NULL, NULL)))
+        return false;
+    PyObject *code = PyDict_GetItemWithError(codes, op);
+    *redop = code ? (int32_t)PyLong_AsLong(code) : -1;
+    PyErr_Clear();
+    return *redop >= 0;
 }
 
 /* False, with an exception where it is no refusal. */
@@ -101,6 +124,40 @@ static bool read_numbers(struct trip *t)
 }
 
 /* ---- shapes ---- */
+
+/* The shape of what comes of x where arrays are divided so (operations.def); returns the number of dimensions. */
+static int forms_shape(int array, const struct view *x, int size, int64_t *lengths)
+{
+    for (int i = 0; i < x->ndim; i++)
+        lengths[i] = x->shape[i];
+    if (array == ACOMM_JOINS) {
+        lengths[0] = x->ndim ? lengths[0] * size : size;
+        return x->ndim ? x->ndim : 1;
+    }
+    if (array == ACOMM_CUTS)
+        lengths[0] /= size;
+    return x->ndim;
+}
+
+/* 32 bits that differ where shapes differ, and are never 0: ranks compare them. */
+static uint32_t forms_layout(int ndim, const int64_t *lengths)
+{
+    uint64_t mixed = 14695981039346656037u ^ (uint64_t)ndim; /* FNV-1a's start */
+    for (int i = 0; i < ndim; i++)
+        mixed = mixed * 0x9E3779B97F4A7C15u ^ (uint64_t)lengths[i];
+    return (uint32_t)(mixed * 0x9E3779B97F4A7C15u >> 32) | 1;
+}
+
+PyObject *forms_layout_of(PyObject *Py_UNUSED(module), PyObject *shape)
+{
+    int64_t lengths[NATIVE_MAX_DIMS];
+    if (buffer_count(shape, ACOMM_UINT8) < 0)
+        return NULL;
+    int ndim = (int)PyTuple_Size(shape);
+    for (int i = 0; i < ndim; i++)
+        lengths[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+    return PyLong_FromUnsignedLong(forms_layout(ndim, lengths));
+}
 
 /* Whether the input's and the result's memory may be used together. */
 static bool may_overlap(const struct trip *t, const char *in, int64_t ins, const char *out, int64_t outs)
@@ -138,29 +195,6 @@ static bool shortcut_fits(const struct trip *t, const struct view *x, const stru
 static PyObject *failed(struct shortcut *s, int code, const acomm_failure *failure)
 {
     return refuse_raise(PyObject_CallFunction(s->error, "iK", code, (unsigned long long)(uintptr_t)failure));
-}
-
-/* Before it is begun; false with an exception. */
-static bool record(struct trip *t, struct flight_entry *e)
-{
-    const acomm_call *c = &t->call;
-    bool message = t->about->array == ACOMM_MESSAGE;
-    struct flight_kind key = {.tag = c->tag, .operation = c->kind + (message && t->begins ? ACOMM_KINDS - ACOMM_SEND : 0),
-                              .dtype = c->dtype, .root = c->root, .redop = c->redop};
-    int64_t elements = 0;
-    if (t->view) {
-        elements = view_count(t->view);
-        key.ndim = t->view->ndim;
-        for (int i = 0; i < key.ndim && i < FLIGHT_DIMS; i++)
-            key.lengths[i] = t->view->shape[i];
-    }
-    *e = (struct flight_entry){.row = t->row, .operation = key.operation, .peer = c->kind == ACOMM_SEND ? c->root : -1,
-                               .bytes = (uint64_t)elements * (uint64_t)dtype_rows[c->dtype].width};
-    if (!flight_find_kind(t->flight, &key, t->given))
-        return false;
-    e->kind = key.told;
-    flight_begin(t->flight, e);
-    return true;
 }
 
 /* The Operation, as run(). */
@@ -221,8 +255,8 @@ static PyObject *shortcut_run(struct trip *t)
 /* run() or begin(), on the flight recorder where there is one. */
 static PyObject *shortcut_carry_out(struct trip *t)
 {
-    struct flight_entry entry = {0};
-    if (t->flight && !record(t, &entry))
+    struct flight_entry entry = {.row = t->row};
+    if (t->flight && !flight_record(t->flight, &entry, &t->call, t->begins, t->view, t->given))
         return NULL;
     PyObject *done = !t->s->group ? declined() : t->begins ? shortcut_begin(t) : shortcut_run(t);
     if (!t->flight)
@@ -241,7 +275,7 @@ static PyObject *shortcut_carry_out(struct trip *t)
 /* What the method gives: the array, or where it came from too. */
 static PyObject *made(const struct trip *t, enum work_makes makes, PyObject *make)
 {
-    PyObject *both[] = {make, t->model}, *array = makes == WORK_WRAPS ? export_wrap(NULL, both, 2) : Py_NewRef(make);
+    PyObject *both[] = {make, t->model}, *array = makes == WORK_WRAPS ? types_wrap(NULL, both, 2) : Py_NewRef(make);
     if (!array || t->call.kind != ACOMM_RECV)
         return array;
     return work_received(array, t->call.root, t->call.tag);
@@ -282,11 +316,11 @@ static PyObject *into_new(struct trip *t, const struct view *view)
 /* What begins now ends later: the array's memory must be held. */
 static int open_view(const struct trip *t, struct view *view, PyObject *array)
 {
-    return t->begins ? view_open_host(view, array) : view_borrow(view, array);
+    return view_open(view, array, t->begins ? VIEW_HOST : VIEW_BORROW);
 }
 
 /* What is not in host memory, no array, or of a dtype that can be moved only: forgotten, as the slow path finds out again, and
- * explains. What has a traceback Python code has raised, a signal's handler say, and not refuse(). */
+ * explains. An exception with a traceback was raised by Python code, a signal's handler for example, not by refuse(). */
 static bool refused(void)
 {
     PyObject *type, *value, *traceback;
@@ -323,44 +357,45 @@ static PyObject *in_place(struct trip *t, const struct view *view, PyObject *x)
     return same && !view->readonly && !view->derived ? shortcut_answer(t, WORK_GIVES, x) : declined();
 }
 
+/* Ranks compare the model's shape, or, where only the root knows it, that of the part. */
+static uint32_t layout_of(const struct trip *t, const struct view *view)
+{
+    int64_t lengths[NATIVE_MAX_DIMS + 1];
+    if (t->array == ACOMM_MESSAGE)
+        return 0;
+    if (t->array == ACOMM_WHOLE || t->about->gives != ACOMM_ROOT)
+        return forms_layout(view->ndim, view->shape);
+    return forms_layout(forms_shape(t->array, view, t->s->size, lengths), lengths);
+}
+
 /* Input and number of elements; false where the view has no plain form. */
 static bool shortcut_describe(struct trip *t, const struct view *view)
 {
     int64_t elements = view_count(view), size = t->s->size;
     bool divides = t->array & ACOMM_CUTS;
     if (elements < 0)
-        PyErr_Clear(); /* the slow path says it again */
+        PyErr_Clear(); /* the slow path raises it again */
     if (elements < 0 || view->device_type != DL_CPU || !view_packed(view) || (!view->data && elements)
         || elements >= INT64_MAX / 16 / size || (divides && (!view->ndim || view->shape[0] % size)))
         return false;
     t->call.in = t->gives ? view->data : NULL;
     t->call.count = (uint64_t)(divides ? elements / size : elements);
     t->call.dtype = view->dtype;
+    t->call.layout = layout_of(t, view);
     return true;
-}
-
-/* Ranks compare the model's shape, or, where only the root knows it, that of the part. */
-static int set_layout(struct trip *t, const struct view *view)
-{
-    int64_t lengths[NATIVE_MAX_DIMS + 1];
-    if (t->array == ACOMM_MESSAGE)
-        return 0;
-    if (t->array == ACOMM_WHOLE || t->about->gives != ACOMM_ROOT)
-        return forms_layout(view->ndim, view->shape, &t->call.layout);
-    return forms_layout(forms_shape(t->array, view, t->s->size, lengths), lengths, &t->call.layout);
 }
 
 static PyObject *with_array(struct trip *t)
 {
     struct view view;
-    PyObject *result = NULL, *out = t->given[ROLE_OUT];
+    PyObject *result, *out = t->given[ROLE_OUT];
     if (open_view(t, &view, t->model))
         return refused() ? declined() : NULL;
     t->owners[0] = view.owner;
     t->view = &view;
     if (!shortcut_describe(t, &view))
         result = declined();
-    else if (!set_layout(t, &view))
+    else
         result = !t->gets ? shortcut_answer(t, WORK_GIVES, Py_None) : !out ? into_new(t, &view)
                : out == t->model ? in_place(t, &view, out) : into_other(t, &view, out);
     if (result == Py_NotImplemented)
@@ -398,21 +433,6 @@ static __attribute__((noinline)) PyObject *take(PyObject *self, const struct sho
 
 /* ---- the call ---- */
 
-static PyObject *long_way(PyObject *function, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
-{
-    PyObject *positional = PyTuple_New(nargs), *named = names ? PyDict_New() : NULL, *result = NULL;
-    bool good = positional && (!names || named);
-    for (Py_ssize_t i = 0; good && i < nargs; i++)
-        good = !PyTuple_SetItem(positional, i, Py_NewRef(args[i]));
-    for (Py_ssize_t i = 0; good && names && i < PyTuple_Size(names); i++)
-        good = !PyDict_SetItem(named, PyTuple_GetItem(names, i), args[nargs + i]);
-    if (good)
-        result = PyObject_Call(function, positional, named);
-    Py_XDECREF(positional);
-    Py_XDECREF(named);
-    return result;
-}
-
 /* NotImplemented: it is the slow path's. */
 static PyObject *short_way(const struct shortcut_method *m, struct shortcut_base *base, PyObject **given)
 {
@@ -421,7 +441,7 @@ static PyObject *short_way(const struct shortcut_method *m, struct shortcut_base
     struct flight *flight = m->watched && flight_check(base->flight) ? (struct flight *)base->flight : NULL;
     if (!base->shortcut || (m->watched && !flight))
         return Py_NewRef(Py_NotImplemented);
-    Py_XINCREF((PyObject *)flight); /* the group may let go of it meanwhile: detach() by another thread, or by an array's __dlpack__ */
+    Py_XINCREF((PyObject *)flight); /* the group may drop it meanwhile: detach() by another thread, or by an array's __dlpack__ */
     PyObject *result = take(base->shortcut, m, begins, given, flight, base->row);
     Py_XDECREF((PyObject *)flight);
     if (flight && result != Py_NotImplemented && !message)
@@ -443,7 +463,7 @@ PyObject *shortcut_call(PyObject *self, PyObject *const *args, size_t nargsf, Py
             return result;
         Py_DECREF(result);
     }
-    PyObject *result = m->function ? long_way(m->function, args, nargs, names) : declined();
+    PyObject *result = shortcut_slow(m, args, nargs, names);
     view_forget();
     return result;
 }

@@ -171,10 +171,73 @@ static PyType_Slot shortcut_slots[] = {
 static PyType_Spec shortcut_spec = {"arraycomm._engine.Shortcut", sizeof(struct shortcut), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, shortcut_slots};
 
+/* ---- a method's form ---- */
+
+static const char *const NAMES[ROLES] = {
+    "x", "like", "op", "root", "dest", "source", "tag", "out", "timeout",
+    "async_op", "form", "uneven", "counts", "send_counts", "recv_counts",
+};
+PyObject *forms_names[ROLES], *forms_defaults[ROLES];
+
+static int forms_init(void)
+{
+    for (int role = 0; role < ROLES; role++) {
+        forms_names[role] = PyUnicode_InternFromString(NAMES[role]);
+        forms_defaults[role] = Py_None;
+    }
+    forms_defaults[ROLE_ASYNC] = forms_defaults[ROLE_UNEVEN] = Py_False;
+    forms_defaults[ROLE_FORM] = PyUnicode_InternFromString("concat");
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* From the names of a method's parameters, as many of which may be given by position. -1 with an exception. */
+static int forms_read(PyObject *names, int positional, struct form *form)
+{
+    Py_ssize_t parameters = PyTuple_Size(names);
+    if (parameters > FORMS_MOST || positional > parameters) {
+        PyErr_SetString(PyExc_ValueError, "a method has a few parameters, of which some can be given by position");
+        return -1;
+    }
+    *form = (struct form){.positional = (uint8_t)positional, .parameters = (uint8_t)parameters};
+    for (int i = 0; i < parameters; i++) {
+        int role = 0;
+        while (role < ROLES && PyUnicode_Compare(forms_names[role], PyTuple_GetItem(names, i)))
+            role++;
+        form->roles[i] = (uint8_t)role;
+    }
+    return 0;
+}
+
+PyObject *forms_parameters(PyObject *const *given)
+{
+    PyObject *parameters = PyDict_New();
+    for (int role = 0; parameters && role < ROLES; role++)
+        if (given[role] && PyDict_SetItem(parameters, forms_names[role], given[role]))
+            Py_CLEAR(parameters);
+    return parameters;
+}
+
 /* ---- ShortcutMethod: a method ---- */
 
 static PyTypeObject *method_type;
 static PyObject *bound_type; /* types.MethodType */
+
+PyObject *shortcut_slow(const struct shortcut_method *m, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    if (!m->function)
+        return Py_NewRef(Py_NotImplemented);
+    PyObject *positional = PyTuple_New(nargs), *named = names ? PyDict_New() : NULL, *result = NULL;
+    bool good = positional && (!names || named);
+    for (Py_ssize_t i = 0; good && i < nargs; i++)
+        good = !PyTuple_SetItem(positional, i, Py_NewRef(args[i]));
+    for (Py_ssize_t i = 0; good && names && i < PyTuple_Size(names); i++)
+        good = !PyDict_SetItem(named, PyTuple_GetItem(names, i), args[nargs + i]);
+    if (good)
+        result = PyObject_Call(m->function, positional, named);
+    Py_XDECREF(positional);
+    Py_XDECREF(named);
+    return result;
+}
 
 /* Only for callers that do not know vectorcall. */
 static PyObject *call_by_tuple(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -269,6 +332,6 @@ int shortcut_init(PyObject *module)
     PyObject *types = PyImport_ImportModule("types");
     bound_type = types ? PyObject_GetAttrString(types, "MethodType") : NULL;
     Py_XDECREF(types);
-    return !bound_type || native_type(module, &base_spec, &shortcut_base_type)
+    return !bound_type || forms_init() || native_type(module, &base_spec, &shortcut_base_type)
         || native_type(module, &shortcut_spec, &shortcut_type) || native_type(module, &spec, &method_type) ? -1 : 0;
 }

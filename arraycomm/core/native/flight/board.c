@@ -80,7 +80,7 @@ static bool has_place(const struct flight_entry *e)
     return !e->flight->left && flight_board_of(e)->open[e->number % flight_board_of(e)->places] == e->number;
 }
 
-/* The next one that no operation under way has; where they have all, the next one. */
+/* The next place that no operation under way has; if they have all of them, the next one. */
 static void take_place(struct flight_entry *e)
 {
     struct board *b = flight_board_of(e);

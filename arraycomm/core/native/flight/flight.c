@@ -35,7 +35,7 @@ static void remember(struct flight_kind *known, const struct flight_kind *key)
     Py_XDECREF(before);
 }
 
-bool flight_find_kind(struct flight *f, struct flight_kind *key, PyObject *const *given)
+static bool flight_find_kind(struct flight *f, struct flight_kind *key, PyObject *const *given)
 {
     static const int telling[] = {ROLE_OP, ROLE_ROOT, ROLE_DEST, ROLE_SOURCE, ROLE_TAG};
     key->given = ASKED;
@@ -52,7 +52,7 @@ bool flight_find_kind(struct flight *f, struct flight_kind *key, PyObject *const
     key->told = parameters && f->teller ? PyObject_CallMethod(f->teller, "kind", "iO", key->operation, parameters) : NULL;
     Py_XDECREF(parameters);
     if (!key->told && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-        return false; /* Ctrl-C, say: who called the operation gets it */
+        return false; /* Ctrl-C, for example: the operation's caller gets it */
     flight_answer(key->told, f->teller);
     if (remembered)
         remember(known, key);
@@ -85,6 +85,27 @@ void flight_mark(struct flight_entry *e, enum flight_state state)
         e->called = (uint64_t)clock_now();
     if (e->flight->writer->mark)
         e->flight->writer->mark(e, state);
+}
+
+bool flight_record(struct flight *f, struct flight_entry *e, const acomm_call *c, bool begins, const struct view *view,
+                   PyObject *const *given)
+{
+    bool message = acomm_operations[c->kind].array == ACOMM_MESSAGE;
+    struct flight_kind key = {.tag = c->tag, .operation = c->kind + (message && begins ? ACOMM_KINDS - ACOMM_SEND : 0),
+                              .dtype = c->dtype, .root = c->root, .redop = c->redop};
+    e->operation = key.operation;
+    e->peer = c->kind == ACOMM_SEND ? c->root : -1;
+    if (view) {
+        e->bytes = (uint64_t)view_count(view) * (uint64_t)dtype_rows[c->dtype].width;
+        key.ndim = view->ndim;
+        for (int i = 0; i < key.ndim && i < FLIGHT_DIMS; i++)
+            key.lengths[i] = view->shape[i];
+    }
+    if (!flight_find_kind(f, &key, given))
+        return false;
+    e->kind = key.told;
+    flight_begin(f, e);
+    return true;
 }
 
 /* The sequence's number is the next one's. */

@@ -1,13 +1,12 @@
-/* The flight recorder: what a rank's groups do. An operation is recorded here once, and written out in one of two ways: on the
- * board that the debug page reads (flight/board.c), or in a trace's file (flight/trace.c). Operations that take the fast path are
- * recorded from there, all others by Python (flight/python.c).
+/* The flight recorder: what a rank's groups do. An operation is recorded here once, and written in one of two places: on the board
+ * that the debug page reads (flight/board.c), or in a list for a trace's file (flight/trace.c). Operations that take the fast path
+ * are recorded from there, all others by Python (flight/python.c).
  * Everything under the GIL: each function is one step for other threads, except where it says that it calls Python. */
 #ifndef NATIVE_FLIGHT_H
 #define NATIVE_FLIGHT_H
 #include "call/call.h"
 
 enum flight_state { FLIGHT_RUNNING, FLIGHT_ASYNCHRONOUS, FLIGHT_DONE, FLIGHT_FAILED };
-#define FLIGHT_OPERATIONS (ACOMM_KINDS + 2) /* isend and irecv are behind the engine's kinds */
 
 /* What operations of one kind have in common. `told`: what stands for it, of the teller. */
 #define FLIGHT_DIMS 6
@@ -39,7 +38,7 @@ struct flight {
     struct flight_kind kinds[FLIGHT_KINDS];
 };
 
-/* One operation. Who begins it fills in row, operation, peer (-1: none), kind (a reference, NULL: none) and bytes. */
+/* One operation. Its creator fills in row, operation, peer (-1: none), kind (a reference, NULL: none) and bytes. */
 struct flight_entry {
     struct flight *flight; /* a reference while it is under way, else NULL */
     PyObject *kind;
@@ -50,14 +49,15 @@ struct flight_entry {
 
 int flight_init(PyObject *module);
 bool flight_check(PyObject *object);
-/* Finds what stands for everything else that `key` tells, and gives a reference to it: key->told. Calls Python where it is not
- * remembered; false with an exception that no operation may swallow. */
-bool flight_find_kind(struct flight *flight, struct flight_kind *key, PyObject *const *given);
+/* Begins the entry of a call on the fast path; the entry has its row. view: of the array, NULL: none. Calls Python for a kind of
+ * operations that is not remembered; false with an exception that no operation may swallow. */
+bool flight_record(struct flight *flight, struct flight_entry *entry, const acomm_call *call, bool begins,
+                   const struct view *view, PyObject *const *given);
 /* Takes entry->kind over. */
 void flight_begin(struct flight *flight, struct flight_entry *entry);
 /* RUNNING or ASYNCHRONOUS. Nothing where it has ended. */
 void flight_mark(struct flight_entry *entry, enum flight_state state);
-/* It was not carried out: another way will be taken, and tell. */
+/* The operation was not carried out: the slow path will record it. */
 void flight_drop(struct flight_entry *entry);
 /* error: NULL, or the exception (None: one of which nothing is known). Nothing where it has ended. May call Python, and let
  * other threads run. */

@@ -1,4 +1,4 @@
-/* Results as arrays of other libraries: DLPack tensors, and what their libraries make of a Buffer. The consumer's reference is on the
+/* Results as DLPack tensors of other libraries. The consumer's reference is on the
  * memory, not on a Python object: deleters may be called from any thread, with or without the GIL, and after the interpreter has ended. */
 #include "native.h"
 #include <stdlib.h>
@@ -33,18 +33,13 @@ static void delete_legacy(struct dl_legacy *self)
 
 static void fill_tensor(struct dl_tensor *tensor, struct buffer *b, struct exported *e)
 {
-    int64_t stride = 1;
     tensor->ndim = (int32_t)PyTuple_Size(b->shape);
     tensor->data = (void *)(uintptr_t)b->address;
     tensor->device = (struct dl_device){b->device_type, b->device_index};
     tensor->dtype = dtype_rows[b->dtype].dl;
     tensor->shape = e->lengths;
     tensor->strides = e->lengths + tensor->ndim;
-    for (int i = tensor->ndim - 1; i >= 0; i--) {
-        tensor->shape[i] = PyLong_AsLongLong(PyTuple_GetItem(b->shape, i));
-        tensor->strides[i] = stride;
-        stride *= tensor->shape[i];
-    }
+    buffer_lengths(b, 1, tensor->shape, tensor->strides);
 }
 
 /* NULL with an exception. */
@@ -89,7 +84,7 @@ static PyObject *export_capsule(struct buffer *b, bool versioned)
     return capsule;
 }
 
-/* The stream of the consumer is made to wait for what is under way on ours (arraycomm.core.arrays.arrays knows how). */
+/* The consumer's stream waits for the work that is enqueued on the Buffer's (arraycomm.core.arrays.arrays). */
 static int order_consumer(PyObject *self, PyObject *stream)
 {
     if (((struct buffer *)self)->device_type == DL_CPU)
@@ -124,44 +119,11 @@ PyObject *export_device(PyObject *self, PyObject *Py_UNUSED(none))
     return Py_BuildValue("(ii)", b->device_type, b->device_index);
 }
 
-/* ---- results in the library that the input came from ---- */
-
-static PyObject *ndarray; /* numpy's, found when the first numpy array comes back */
-
-static PyObject *wrap_numpy(struct buffer *b)
-{
-    PyObject *descr = dtype_descr(b->dtype);
-    if (descr && !ndarray)
-        ndarray = refuse_call("numpy_ndarray", NULL, NULL);
-    if (!descr || !ndarray)
-        return NULL;
-    return PyObject_CallFunctionObjArgs(ndarray, b->shape, descr, (PyObject *)b, NULL);
-}
-
-static PyObject *wrap_exchange(struct buffer *b, const struct dl_exchange *exchange)
+PyObject *export_exchange(struct buffer *b, const struct dl_exchange *exchange)
 {
     void *array = NULL;
     struct exported *e = export_new(b, true);
     if (!e || exchange->import_managed(&e->managed, &array))
         return NULL;
     return array;
-}
-
-/* wrap(buffer, template) */
-PyObject *export_wrap(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
-{
-    if (nargs != 2 || Py_TYPE(args[0]) != buffer_type || !((struct buffer *)args[0])->memory) {
-        PyErr_SetString(PyExc_TypeError, "wrap(buffer, template) takes a Buffer made by allocate() or pack(), and an array");
-        return NULL;
-    }
-    struct buffer *b = (struct buffer *)args[0];
-    const struct view_type *type = view_type(args[1]);
-    if (type->kind == VIEW_NUMPY)
-        return wrap_numpy(b);
-    if (type->kind == VIEW_EXCHANGE && type->exchange->import_managed)
-        return wrap_exchange(b, type->exchange);
-    static PyObject *elsewhere; /* looking it up costs 0.5 us */
-    if (!elsewhere)
-        elsewhere = refuse_call("elsewhere", NULL, NULL);
-    return elsewhere ? PyObject_CallFunctionObjArgs(elsewhere, args[0], args[1], NULL) : NULL;
 }

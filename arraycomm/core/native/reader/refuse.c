@@ -1,4 +1,4 @@
-/* The way to arraycomm.core.arrays.arrays for what is rare and needs words: explanations and other libraries' importers. */
+/* Calls of arraycomm.core.arrays.arrays, which has what is rare: explanations of errors, and other libraries' importers. */
 #include "native.h"
 
 PyObject *refuse_call(const char *function, PyObject *first, PyObject *second)
@@ -42,7 +42,7 @@ int refuse_forget(void)
 int refuse(const char *function, PyObject *first, PyObject *second)
 {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-        return -1; /* Ctrl-C, say: it is nobody's fault here */
+        return -1; /* Ctrl-C, for example: it does not concern the array */
     PyObject *cause = refuse_take();
     PyObject *error = refuse_call(function, first, second ? second : cause ? cause : Py_None);
     if (error && cause)

@@ -124,7 +124,7 @@ static struct buffer *packed_elsewhere(PyObject *object)
 {
     struct view view;
     PyObject *contiguous = refuse_call("contiguous", object, NULL);
-    if (!contiguous || view_open(&view, contiguous)) {
+    if (!contiguous || view_open(&view, contiguous, VIEW_READ)) {
         Py_XDECREF(contiguous);
         return NULL;
     }
@@ -147,7 +147,7 @@ static struct buffer *readable(const struct view *view, PyObject *object)
         return plain(view, count);
     struct buffer *b = view->device_type == DL_CPU ? packed(view, count) : packed_elsewhere(object);
     if (b)
-        b->readonly = 1; /* who takes the input as output must not write into its copy */
+        b->readonly = 1; /* a caller that passes the input as output must not write into the copy */
     return b;
 }
 
@@ -177,11 +177,10 @@ static struct buffer *writable(const struct view *view, PyObject *object)
     return NULL;
 }
 
-static PyObject *resolved(PyObject *object, int (*open)(struct view *, PyObject *),
-                          struct buffer *(*make)(const struct view *, PyObject *))
+static PyObject *resolved(PyObject *object, enum view_mode mode, struct buffer *(*make)(const struct view *, PyObject *))
 {
     struct view view;
-    if (open(&view, object))
+    if (view_open(&view, object, mode))
         return NULL;
     struct buffer *b = make(&view, object);
     view_close(&view);
@@ -190,20 +189,20 @@ static PyObject *resolved(PyObject *object, int (*open)(struct view *, PyObject 
 
 PyObject *resolve_in(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    return resolved(object, view_open, readable);
+    return resolved(object, VIEW_READ, readable);
 }
 
 PyObject *resolve_pack(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    return resolved(object, view_open, copied);
+    return resolved(object, VIEW_READ, copied);
 }
 
 PyObject *resolve_out(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    return resolved(object, view_open, writable);
+    return resolved(object, VIEW_READ, writable);
 }
 
 PyObject *resolve_writable(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    return resolved(object, view_open_writable, writable);
+    return resolved(object, VIEW_WRITABLE, writable);
 }

@@ -1,14 +1,13 @@
 /* What torch's exporters do not show: that a tensor stands for its conjugate or negative, which torch computes lazily by bits of
  * it, and that its elements have fewer than eight bits. And what they do not show as fast.
  *
- * Functions of libtorch_cpu are called where a trial shows that they answer as the methods do, with what C++ extensions of torch
- * find in a tensor's object (THPVariable_Unpack, which is inline):
- * - is_neg() and is_conj(), which it exports but promises nothing about: a method takes 65 ns, most of them for giving up the GIL;
- * - those of its stable C interface (torch/csrc/inductor/aoti_torch/c/shim.h), which say in 10 ns what DLPack's exchange API says in 40. */
+ * Functions of libtorch_cpu are called with what C++ extensions of torch find in a tensor's object (THPVariable_Unpack, which is
+ * inline), if a trial shows that what is found there is the tensor:
+ * - is_neg() and is_conj(), which it exports but promises nothing about: a method takes 65 ns, most of them to release the GIL;
+ * - those of its stable C interface (torch/csrc/inductor/aoti_torch/c/shim.h): 10 ns instead of the 40 of DLPack's exchange API. */
 #include "native.h"
 #include <dlfcn.h>
 #include <stdio.h>
-#include <string.h>
 
 struct variable {
     PyObject_HEAD
@@ -24,10 +23,8 @@ static question is_neg, is_conj; /* NULL: the methods are asked */
 enum field { LAYOUT, DEVICE, DTYPE, NDIM, SHAPE, STRIDES, DATA, FIELDS };
 static const char *const field_names[FIELDS] = {"layout", "device_type", "dtype", "dim", "sizes", "strides", "data_ptr"};
 static reader fields[FIELDS];
-static bool fields_good; /* else nothing is read this way */
-static int32_t strided, host; /* torch's numbers */
-#define NUMBERS 128
-static int8_t dtypes[NUMBERS]; /* by torch's number: ours, or -1 */
+static bool fields_good; /* the stable C interface is there, and is used */
+static int32_t strided, host, dtypes[ACOMM_DTYPES]; /* torch's numbers, or -1 */
 
 /* 1 true, 0 false, -1 exception. */
 static int ask(PyObject *tensor, PyObject *method)
@@ -50,27 +47,30 @@ static void *torch_find(void *library, const char *prefix, const char *name)
     return dlsym(library, symbol);
 }
 
-/* What one of torch's constants is, or -1. */
 static int32_t constant(void *library, const char *prefix, const char *name)
 {
     int32_t (*number)(void) = (int32_t (*)(void))torch_find(library, prefix, name);
     return number ? number() : -1;
 }
 
-static void find_fields(void *library)
+static bool find_fields(void *library)
 {
-    fields_good = true;
+    bool all = true;
     for (int i = 0; i < FIELDS; i++)
-        fields_good &= (fields[i] = (reader)torch_find(library, "get", field_names[i])) != NULL;
+        all &= (fields[i] = (reader)torch_find(library, "get", field_names[i])) != NULL;
     strided = constant(library, "layout", "strided");
     host = constant(library, "device_type", "cpu");
-    for (int i = 0; i < NUMBERS; i++)
-        dtypes[i] = -1;
-    for (int i = 0; i < ACOMM_DTYPES; i++) {
-        int32_t number = constant(library, "dtype", dtype_rows[i].label);
-        if (number >= 0 && number < NUMBERS)
-            dtypes[number] = (int8_t)i;
-    }
+    for (int i = 0; i < ACOMM_DTYPES; i++)
+        dtypes[i] = constant(library, "dtype", dtype_rows[i].label);
+    return all;
+}
+
+static int dtype_of_torch(int32_t number)
+{
+    int dtype = ACOMM_DTYPES - 1;
+    while (dtype >= 0 && dtypes[dtype] != number)
+        dtype--;
+    return dtype;
 }
 
 /* Only a strided one on the host is asked for the rest: the others' have none, and torch would write of it to stderr. */
@@ -81,10 +81,9 @@ static bool torch_read_fields(struct view *view, tensor_handle tensor)
     const int64_t *shape, *strides;
     void *data;
     if (fields[LAYOUT](tensor, &layout) || layout != strided || fields[DEVICE](tensor, &device) || device != host
-        || fields[DTYPE](tensor, &dtype) || dtype < 0 || dtype >= NUMBERS || dtypes[dtype] < 0 || fields[NDIM](tensor, &ndim)
+        || fields[DTYPE](tensor, &dtype) || (view->dtype = dtype_of_torch(dtype)) < 0 || fields[NDIM](tensor, &ndim)
         || fields[SHAPE](tensor, (void *)&shape) || fields[STRIDES](tensor, (void *)&strides) || fields[DATA](tensor, &data))
         return false;
-    view->dtype = dtypes[dtype];
     view->data = data;
     view->ndim = (int)ndim;
     view->shape = shape;
@@ -94,77 +93,50 @@ static bool torch_read_fields(struct view *view, tensor_handle tensor)
     return true;
 }
 
-/* Whether `sizes`, as a tuple, is what the method gives. */
-static bool same_sizes(PyObject *expected, const int64_t *sizes, int ndim)
+/* Whether the functions answer as the methods do. */
+static bool try_on(PyObject *tensor)
 {
-    PyObject *actual = buffer_shape(ndim, sizes);
-    bool same = actual && PyObject_RichCompareBool(actual, expected, Py_EQ) == 1;
-    Py_XDECREF(actual);
-    return same;
-}
-
-/* Tries all functions on a sample: (tensor, its data_ptr(), its dtype's name, its shape, its stride()). Those that answer
- * otherwise are not called again. false: it is no sample. */
-static bool try_on(PyObject *sample)
-{
-    PyObject *tensor, *shape, *strides, *number;
-    unsigned long long address;
-    const char *label;
-    struct view view;
-    if (!PyArg_ParseTuple(sample, "OKsOO", &tensor, &address, &label, &shape, &strides))
-        return false;
-    number = PyObject_GetAttrString(tensor, "_cdata");
+    PyObject *number = PyObject_GetAttrString(tensor, "_cdata");
     bool there = number && PyLong_AsVoidPtr(number) == *handle(tensor);
     Py_XDECREF(number);
-    if (!there || is_neg(handle(tensor)) != ask(tensor, name_of_is_neg) || is_conj(handle(tensor)) != ask(tensor, name_of_is_conj))
-        is_neg = is_conj = NULL;
-    fields_good = is_neg && fields_good && torch_read_fields(&view, handle(tensor)) && (uintptr_t)view.data == address
-        && !strcmp(dtype_rows[view.dtype].label, label) && same_sizes(shape, view.shape, view.ndim)
-        && same_sizes(strides, view.strides, view.ndim);
-    return is_neg != NULL;
+    return there && is_neg(handle(tensor)) == ask(tensor, name_of_is_neg)
+        && is_conj(handle(tensor)) == ask(tensor, name_of_is_conj);
 }
 
-/* torch is loaded: one of its tensors was seen. 0, or -1 with an exception that is not torch's, Ctrl-C say. */
-static int find_functions(void)
+/* Once in a process, when torch is loaded. 0, or -1 with an exception that is not torch's (Ctrl-C): the next call tries again. */
+static int torch_look(void)
 {
+    if (looked)
+        return 0;
     void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
     is_neg = library ? (question)dlsym(library, "_ZN2at6native6is_negERKNS_6TensorE") : NULL;
     is_conj = library ? (question)dlsym(library, "_ZN2at6native7is_conjERKNS_6TensorE") : NULL;
     PyObject *samples = is_neg && is_conj ? refuse_call("torch_samples", NULL, NULL) : NULL;
     bool good = samples && PyTuple_Size(samples) > 0;
-    if (good)
-        find_fields(library);
     for (Py_ssize_t i = 0; good && i < PyTuple_Size(samples); i++)
         good = try_on(PyTuple_GetItem(samples, i));
     Py_XDECREF(samples);
-    if (!good)
+    looked = !refuse_forget();
+    if (!good || !looked)
         is_neg = is_conj = NULL;
-    fields_good &= good;
+    fields_good = is_neg && find_fields(library);
     if (library)
         dlclose(library);
-    return refuse_forget();
+    return looked ? 0 : -1;
 }
 
-/* 0, or -1 with an exception: it is tried again. */
-static int torch_look(void)
+static bool torch_complex(int dtype)
 {
-    if (!looked && find_functions()) {
-        is_neg = is_conj = NULL;
-        fields_good = false;
-        return -1;
-    }
-    looked = true;
-    return 0;
+    return dtype == ACOMM_COMPLEX64 || dtype == ACOMM_COMPLEX128;
 }
 
 int torch_read(struct view *view, PyObject *tensor)
 {
-    if (!looked && torch_look())
+    if (torch_look())
         return -1;
     if (!fields_good || is_neg(handle(tensor)) || !torch_read_fields(view, handle(tensor)))
         return 0;
-    bool complex = view->dtype == ACOMM_COMPLEX64 || view->dtype == ACOMM_COMPLEX128;
-    if (!complex || !is_conj(handle(tensor)))
+    if (!torch_complex(view->dtype) || !is_conj(handle(tensor)))
         return 1;
     view->dtype = -1;
     view->strides = NULL;
@@ -173,13 +145,12 @@ int torch_read(struct view *view, PyObject *tensor)
 
 int torch_lazy(PyObject *tensor, int dtype)
 {
-    bool complex = dtype == ACOMM_COMPLEX64 || dtype == ACOMM_COMPLEX128;
     if (torch_look())
         return -1;
     if (is_neg)
-        return is_neg(handle(tensor)) || (complex && is_conj(handle(tensor)));
+        return is_neg(handle(tensor)) || (torch_complex(dtype) && is_conj(handle(tensor)));
     int lazy = ask(tensor, name_of_is_neg);
-    return lazy || !complex ? lazy : ask(tensor, name_of_is_conj);
+    return lazy || !torch_complex(dtype) ? lazy : ask(tensor, name_of_is_conj);
 }
 
 /* torch's exporters call int1 to int7 int8, and uint1 to uint7 uint8. */

@@ -1,6 +1,6 @@
-/* What one array says about itself. A Buffer says it outright; otherwise four ways of asking, from cheap to dear, by type:
- * NumPy's buffer plus dtype object (its buffer has no letters for bfloat16 and float8), DLPack's exchange API (torch, of whose
- * plain tensors its C functions say the same in a quarter of the time, torch.c),
+/* Address, shape, strides and dtype of one array. A Buffer has them as fields; otherwise one of four protocols, cheap ones first:
+ * NumPy's buffer plus dtype object (its buffer has no letters for bfloat16 and float8), DLPack's exchange API (torch, whose
+ * plain tensors its C functions read in a quarter of the time, torch.c),
  * the buffer protocol (JAX on the CPU, bytes, array.array, memoryview), and a DLPack capsule (everything else). */
 #include "native.h"
 
@@ -31,7 +31,7 @@ static void numpy_read_fields(struct view *view, const struct ndarray *a)
     view->readonly = !(a->flags & NDARRAY_WRITEABLE);
 }
 
-/* Whether this NumPy keeps that promise: what the fields of an array say is what its buffer says. */
+/* Whether this NumPy keeps that promise: the fields of an array agree with its buffer. */
 static bool fields_agree(PyObject *array)
 {
     struct view view;
@@ -69,7 +69,7 @@ static int numpy_read(struct view *view, PyObject *object)
     return 0;
 }
 
-/* ---- the ways ---- */
+/* ---- the protocols ---- */
 
 static void view_release(struct view *view)
 {
@@ -95,7 +95,7 @@ static int open_own(struct view *view, const struct buffer *b)
     return 0;
 }
 
-/* Whether what the exporter says of the shape is there, and fits what it says of the length. */
+/* Whether the exporter gave a shape, and one that fits the length. */
 static bool buffer_has_shape(const Py_buffer *b)
 {
     int64_t bytes = b->itemsize;
@@ -165,33 +165,6 @@ static int take_tensor(struct view *view, const struct dl_tensor *tensor, PyObje
     return 0;
 }
 
-static int open_exchange(struct view *view, PyObject *object, const struct view_type *type);
-static int open_capsule(struct view *view, PyObject *object, const struct view_type *type);
-
-/* torch computes conjugates and negatives lazily, by bits that its exporters do not show. */
-static int open_resolved(struct view *view, PyObject *object, const struct view_type *type)
-{
-    struct view_type checked = *type;
-    checked.torch = false; /* not asked again */
-    Py_CLEAR(view->owner);
-    PyObject *plain = refuse_call("torch_resolved", object, NULL);
-    int rc = !plain ? -1 : type->exchange ? open_exchange(view, plain, &checked) : open_capsule(view, plain, &checked);
-    Py_XDECREF(plain);
-    view->derived = true;
-    return rc;
-}
-
-static int check_torch(struct view *view, PyObject *object, const struct view_type *type)
-{
-    int whole = torch_whole_bytes(object, view->dtype);
-    if (whole <= 0)
-        return whole ? -1 : refuse("bad_dlpack_dtype", object, NULL);
-    int lazy = torch_lazy(object, view->dtype);
-    if (lazy < 0)
-        return refuse("unreadable", object, NULL);
-    return lazy ? open_resolved(view, object, type) : 0;
-}
-
 static bool is_cuda(int device_type)
 {
     return device_type == DL_CUDA || device_type == DL_CUDA_MANAGED;
@@ -217,42 +190,26 @@ static int open_exchange(struct view *view, PyObject *object, const struct view_
     if (take_tensor(view, &tensor, object) || exchange_stream(view, type->exchange, object))
         return -1;
     view->owner = Py_NewRef(object);
-    return type->torch ? check_torch(view, object, type) : 0;
+    return 0;
 }
 
-/* Whether the array lies on a CUDA device, and on which. What does not say lies on the host. */
-static bool on_cuda(PyObject *object, int *index)
+/* Whether the array lies on a CUDA device, and on which; -1 with an exception that is not its library's: Ctrl-C. An array without
+ * __dlpack_device__ lies on the host. */
+static int on_cuda(PyObject *object, int *index)
 {
     int type = DL_CPU;
     PyObject *device = PyObject_CallMethodObjArgs(object, name_of_dlpack_device, NULL);
-    if (!device || !PyArg_ParseTuple(device, "ii", &type, index))
-        PyErr_Clear();
+    bool told = device && PyArg_ParseTuple(device, "ii", &type, index);
     Py_XDECREF(device);
-    return is_cuda(type);
-}
-
-/* JAX arrays whose type has no letter come here too, and asking one where it lies takes longer than the rest: they are asked
- * where JAX has more than the CPU, which it settles when it makes its first array. -1 with an exception that is not JAX's. */
-static int may_be_elsewhere(const struct view_type *type)
-{
-    static int jax_has_devices = -1;
-    if (type->jax && jax_has_devices < 0) {
-        PyObject *answer = refuse_call("jax_has_devices", NULL, NULL);
-        int has = !answer || PyObject_IsTrue(answer);
-        Py_XDECREF(answer);
-        if (refuse_forget())
-            return -1;
-        jax_has_devices = has;
-    }
-    return !type->jax || jax_has_devices;
+    return !told && refuse_forget() ? -1 : is_cuda(type);
 }
 
 /* The stream on which the array's library works: the producer makes it wait for what it has under way elsewhere. */
 static int capsule_stream(struct view *view, PyObject *object, const struct view_type *type)
 {
-    int index = 0, may = may_be_elsewhere(type);
-    if (may <= 0 || !on_cuda(object, &index))
-        return may < 0 ? -1 : 0;
+    int index = 0, cuda = on_cuda(object, &index);
+    if (cuda <= 0)
+        return cuda;
     PyObject *number = PyLong_FromLong(index), *stream = number ? refuse_call("cuda_stream", object, number) : NULL;
     view->stream = stream ? PyLong_AsUnsignedLongLong(stream) : 0;
     view->fleeting = !type->stream_ordered;
@@ -284,11 +241,11 @@ static PyObject *call_dlpack(PyObject *object, uint64_t stream)
     return capsule;
 }
 
-static int take_capsule(struct view *view, PyObject *capsule, PyObject *object, const struct view_type *type)
+static int take_capsule(struct view *view, PyObject *capsule, PyObject *object, bool legacy_writable)
 {
     if (PyCapsule_IsValid(capsule, "dltensor")) {
         struct dl_legacy *legacy = PyCapsule_GetPointer(capsule, "dltensor");
-        view->readonly = view->unversioned = !type->legacy_writable;
+        view->readonly = view->unversioned = !legacy_writable;
         return take_tensor(view, &legacy->tensor, object);
     }
     if (!PyCapsule_IsValid(capsule, "dltensor_versioned"))
@@ -301,24 +258,22 @@ static int take_capsule(struct view *view, PyObject *capsule, PyObject *object, 
     return take_tensor(view, &managed->tensor, object);
 }
 
-static int open_capsule(struct view *view, PyObject *object, const struct view_type *type)
+static int open_capsule(struct view *view, PyObject *object, const struct view_type *type, enum view_mode mode)
 {
     if (capsule_stream(view, object, type))
         return -1;
-    if (type->host && view->stream)
+    if ((mode == VIEW_HOST || mode == VIEW_BORROW) && view->stream)
         return 1;
     view->owner = call_dlpack(object, view->stream);
     if (!view->owner)
         return refuse("unreadable", object, NULL);
-    if (take_capsule(view, view->owner, object, type))
-        return -1;
-    return type->torch ? check_torch(view, object, type) : 0;
+    return take_capsule(view, view->owner, object, type->legacy_writable || (mode == VIEW_WRITABLE && !type->jax));
 }
 
 /* The memoryview is the owner: while it lives a bytearray cannot be resized, nor a JAX array donated. */
-static int open_buffer(struct view *view, PyObject *object, const struct view_type *type)
+static int open_buffer(struct view *view, PyObject *object, const struct view_type *type, enum view_mode mode)
 {
-    bool sound = take_buffer(view, object, PyBUF_STRIDES | PyBUF_FORMAT); /* a memoryview believes what it is told */
+    bool sound = take_buffer(view, object, PyBUF_STRIDES | PyBUF_FORMAT); /* a memoryview does not check its exporter */
     view_release(view);
     view->owner = sound ? PyMemoryView_FromObject(object) : NULL;
     if (view->owner && take_buffer(view, view->owner, PyBUF_STRIDES | PyBUF_FORMAT))
@@ -330,7 +285,31 @@ static int open_buffer(struct view *view, PyObject *object, const struct view_ty
     /* JAX's buffers know neither bfloat16 nor float8, its capsules do. */
     PyErr_Clear();
     view_close(view);
-    return open_capsule(view, object, type);
+    return open_capsule(view, object, type, mode);
+}
+
+/* ---- torch ---- */
+
+/* torch computes conjugates and negatives lazily, by bits that its exporters do not show. */
+static int open_resolved(struct view *view, PyObject *object, const struct view_type *type, enum view_mode mode)
+{
+    Py_CLEAR(view->owner);
+    PyObject *plain = refuse_call("torch_resolved", object, NULL);
+    int rc = !plain ? -1 : type->exchange ? open_exchange(view, plain, type) : open_capsule(view, plain, type, mode);
+    Py_XDECREF(plain);
+    view->derived = true;
+    return rc;
+}
+
+static int check_torch(struct view *view, PyObject *object, const struct view_type *type, enum view_mode mode)
+{
+    int whole = torch_whole_bytes(object, view->dtype);
+    if (whole <= 0)
+        return whole ? -1 : refuse("bad_dlpack_dtype", object, NULL);
+    int lazy = torch_lazy(object, view->dtype);
+    if (lazy < 0)
+        return refuse("unreadable", object, NULL);
+    return lazy ? open_resolved(view, object, type, mode) : 0;
 }
 
 /* ---- */
@@ -357,41 +336,19 @@ static bool borrow_buffer(struct view *view, PyObject *object)
     return false;
 }
 
-int view_borrow(struct view *view, PyObject *object)
+/* By what the type offers. */
+static int view_open_by(struct view *view, PyObject *object, struct view_type type, enum view_mode mode)
 {
-    const struct view_type *type = view_type(object);
-    view_clear(view);
-    if (type->fields)
-        return numpy_read(view, object);
-    int read = type->tensor ? torch_read(view, object) : type->kind == VIEW_BUFFER && borrow_buffer(view, object);
-    return read ? (read < 0 ? -1 : 0) : view_open_host(view, object);
-}
-
-static int view_open_as(struct view *view, PyObject *object, struct view_type type)
-{
-    view_clear(view);
-    int rc = type.tensor ? torch_read(view, object) : 0;
-    if (rc > 0) {
-        view->owner = Py_NewRef(object);
-        return 0;
+    int rc = -1;
+    switch (type.kind) {
+    case VIEW_REFUSED: return refuse("not_an_array", object, NULL);
+    case VIEW_OWN: return open_own(view, (struct buffer *)object);
+    case VIEW_NUMPY: return open_numpy(view, object);
+    case VIEW_EXCHANGE: rc = open_exchange(view, object, &type); break;
+    case VIEW_BUFFER: return open_buffer(view, object, &type, mode);
+    case VIEW_CAPSULE: rc = open_capsule(view, object, &type, mode); break;
     }
-    if (rc < 0)
-        return -1;
-    if (type.kind == VIEW_OWN)
-        rc = open_own(view, (struct buffer *)object);
-    else if (type.kind == VIEW_NUMPY)
-        rc = open_numpy(view, object);
-    else if (type.kind == VIEW_EXCHANGE)
-        rc = open_exchange(view, object, &type);
-    else if (type.kind == VIEW_BUFFER)
-        rc = open_buffer(view, object, &type);
-    else if (type.kind == VIEW_CAPSULE)
-        rc = open_capsule(view, object, &type);
-    else
-        rc = refuse("not_an_array", object, NULL);
-    if (rc)
-        view_close(view);
-    return rc;
+    return !rc && type.torch ? check_torch(view, object, &type, mode) : rc;
 }
 
 /* ---- what is handed on: the input and the output of one call ---- */
@@ -428,23 +385,24 @@ void view_forget(void)
         }
 }
 
-int view_open(struct view *view, PyObject *object)
+int view_open(struct view *view, PyObject *object, enum view_mode mode)
 {
-    return view_take_handed(view, object) ? 0 : view_open_as(view, object, *view_type(object));
-}
-
-int view_open_host(struct view *view, PyObject *object)
-{
-    struct view_type type = *view_type(object);
-    type.host = true;
-    return view_open_as(view, object, type);
-}
-
-int view_open_writable(struct view *view, PyObject *object)
-{
-    struct view_type type = *view_type(object);
-    type.legacy_writable = !type.jax;
-    return view_open_as(view, object, type);
+    const struct view_type *type = view_type(object);
+    if (mode == VIEW_READ && view_take_handed(view, object))
+        return 0;
+    view_clear(view);
+    if (mode == VIEW_BORROW && type->fields)
+        return numpy_read(view, object);
+    int read = type->tensor ? torch_read(view, object)
+             : mode == VIEW_BORROW && type->kind == VIEW_BUFFER && borrow_buffer(view, object);
+    if (read > 0 && mode != VIEW_BORROW)
+        view->owner = Py_NewRef(object);
+    if (read)
+        return read < 0 ? -1 : 0;
+    int rc = view_open_by(view, object, *type, mode);
+    if (rc)
+        view_close(view);
+    return rc;
 }
 
 /* Dropping a capsule runs the producer's code, which must not see our pending exception. */
