@@ -30,7 +30,10 @@ static void rounds_put(const struct rounds *r, bool hands, int reader, char *slo
 
 void rounds_fill(const struct rounds *r, int reader, char *slot, const void *from, size_t bytes)
 {
-    rounds_put(r, r->shared->in_cell || r->pairs, reader, slot, from, bytes);
+    if (bytes > SHARED_TINY)
+        rounds_put(r, r->shared->in_cell || r->pairs, reader, slot, from, bytes);
+    else if (bytes)
+        memcpy(slot, from, bytes);
 }
 
 static bool goes_past(const struct rounds *r, const char *out)
