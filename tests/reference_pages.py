@@ -80,6 +80,40 @@ PAGES = {
             Section("Other errors between ranks", "arraycomm", "DistError DistBackendError DistNetworkError DistStoreError "
                     "QueueEmptyError AuthFailed ResourceError RemoteError"),
             Section("Errors of arguments", "arraycomm", "DeviceError"))),
+    "distributed-calls.md": Page(
+        "arraycomm.distributed, call by call",
+        "The names, parameters and results are torch.distributed's: [the guide to the interface](distributed.md) says what "
+                    "differs.\n",
+        (
+            Section("Begin and end", "arraycomm.distributed", "init_process_group destroy_process_group is_initialized "
+                    "is_available "
+                    "is_backend_available is_gloo_available is_mpi_available is_nccl_available is_ucc_available "
+                    "is_xccl_available "
+                    "is_torchelastic_launched rendezvous register_rendezvous_handler spawn"),
+            Section("Groups", "arraycomm.distributed", "new_group new_subgroups new_subgroups_by_enumeration split_group "
+                    "shrink_group "
+                    "get_rank get_world_size get_group_rank get_global_rank get_process_group_ranks get_backend "
+                    "get_backend_config "
+                    "get_default_backend_for_device get_node_local_rank get_pg_count supports_complex init_device_mesh "
+                    "DeviceMesh"),
+            Section("Collectives", "arraycomm.distributed", "all_reduce reduce broadcast all_gather all_gather_into_tensor "
+                    "gather "
+                    "scatter reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier "
+                    "all_reduce_coalesced all_gather_coalesced"),
+            Section("Objects", "arraycomm.distributed", "all_gather_object broadcast_object_list gather_object "
+                    "scatter_object_list "
+                    "send_object_list recv_object_list"),
+            Section("Messages", "arraycomm.distributed", "send recv isend irecv batch_isend_irecv P2POp"),
+            Section("Stores", "arraycomm.distributed", "Store TCPStore FileStore HashStore PrefixStore"),
+            Section("Other", "arraycomm.distributed", "Work ReduceOp DistributedSampler breakpoint record_comm get_debug_level "
+                    "set_debug_level set_debug_level_from_env"))),
+    "dist2-calls.md": Page(
+        "arraycomm.dist2, call by call",
+        "Groups as objects: [the guide to the interface](dist2.md).\n", (
+            Section("Groups", "arraycomm.dist2", "new_group process_group current_process_group register_backend ProcessGroup "
+                    "ReconfigureOptions"),
+            Section("Windows", "arraycomm.dist2", "Window WindowAccessType WindowAttr"),
+            Section("Hooks", "arraycomm.dist2", "HookOpName PreHookArgs PostHookArgs"))),
     "jax.md": Page(
         "arraycomm.frameworks.jax",
         "Collectives of JAX arrays, inside `jit` too: [the guide](../guide/jax.md).\n", (

@@ -45,18 +45,22 @@ def is_gloo_available() -> bool:
 
 
 def is_mpi_available() -> bool:
+    """Whether groups over MPI can be made here, as of torch.distributed's function."""
     return is_backend_available(Backend.MPI)
 
 
 def is_nccl_available() -> bool:
+    """Whether groups over NCCL can be made here, as of torch.distributed's function."""
     return is_backend_available(Backend.NCCL)
 
 
 def is_ucc_available() -> bool:
+    """Whether groups over UCC can be made here, as of torch.distributed's function."""
     return is_backend_available(Backend.UCC)
 
 
 def is_xccl_available() -> bool:
+    """Whether groups over XCCL can be made here, as of torch.distributed's function."""
     return is_backend_available(Backend.XCCL)
 
 
