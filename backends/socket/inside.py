@@ -15,7 +15,7 @@ import threading
 from collections.abc import Sequence
 
 from arraycomm._engine import lib
-from arraycomm.core.base import settings, threads
+from arraycomm.core.base import threads
 from arraycomm.core.base.errors import DistNetworkError
 from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.auth import Hello, Purpose
@@ -24,7 +24,6 @@ from arraycomm.core.interface.backend import Watch
 from . import late, peers, segment
 from .communicator import SocketCommunicator
 from .endpoint import Endpoint
-from .peers import Peers
 
 _JOIN = 0.3  # s for the connector
 
@@ -56,7 +55,8 @@ class _World:
         self.ranks: list[_Rank] = []
         self.lock = threading.RLock()  # held while a rank is connected, or answers the engine: none of them is closed meanwhile
         self.tuning = peers.tuning()
-        self.peers = _Alike(size, self.tuning)
+        mine = peers.this_process([("127.0.0.1", 0)], "inside", self.tuning)
+        self.peers = peers.Peers([peers.encode(mine)] * size, mine)
         self._memory: io.FileIO | None = None
         self._serving: dict[int, _Rank] = {}  # by eventfd
 
@@ -105,27 +105,6 @@ class _World:
         if not self._thread.is_alive():  # otherwise it lets go of them itself, in the end
             self._ends.close()
             self._poll.close()
-
-
-class _Alike(Peers):
-    """The cards of ranks that are one process's: all the same."""
-
-    def __init__(self, size: int, tuning: Any) -> None:
-        mine = peers.this_process([("127.0.0.1", 0)], "inside", tuning)
-        super().__init__([peers.encode(mine)] * size, mine)
-        self._pid, self._all_oversubscribed = mine.pid, super().oversubscribed(0, range(size))
-
-    def process(self, rank: int) -> int:
-        return self._pid
-
-    def hosts_of(self, members: Sequence[int]) -> list[int]:
-        return list(range(len(members))) if settings.get_transport() == "tcp" else [0] * len(members)
-
-    def beside(self, rank: int, members: Sequence[int]) -> int:
-        return len(members)
-
-    def oversubscribed(self, rank: int, members: Sequence[int]) -> bool:
-        return self._all_oversubscribed and (len(members) == len(self) or super().oversubscribed(rank, members))
 
 
 class _Pairs:
