@@ -165,9 +165,9 @@ def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float, sec
     Raises DistStoreError naming the ranks that did not come in time, PeerLost for one that failed, ValueError for settings
     that differ between ranks, AuthFailed for a card without the signature of this secret, job and rank.
     """
-    store.set(f"peer/{rank}", sign(secret, _about(job, rank), encode(mine)))
     gathering = Gathering(store, rank, size, secret)
-    packed = gathering.wait(CARDS, timeout, result=lambda: _pack(store.multi_get([f"peer/{other}" for other in range(size)])))
+    packed = gathering.wait(CARDS, timeout, content=sign(secret, _about(job, rank), encode(mine)),
+                            result=lambda: _pack(store.multi_get([f"{CARDS}/{other}" for other in range(size)])))
     return Peers([signed(secret, _about(job, other), card) for other, card in enumerate(_unpack(packed, size))], mine)
 
 

@@ -35,7 +35,7 @@ def test_exchange_refuses_what_is_no_card() -> None:
     for text in ("[]", "nonsense", "arraycomm rank 1\0host\0001\0", "arraycomm rank 6\0host",
                  "arraycomm rank 6\0host\0many\0003\0rest", "arraycomm rank 6\0host\0001\0everywhere\0rest",
                  "arraycomm rank 3\0host\0001\0003\0rest"):
-        store.set("peer/1", sign(SECRET, peers._about("job", 1), text.encode()))
+        store.set("cards/1", sign(SECRET, peers._about("job", 1), text.encode()))
         with pytest.raises(DistStoreError, match="rank 1"):
             peers.exchange(store, 0, 2, mine, 1.0, SECRET, "job")
 
@@ -82,7 +82,7 @@ def test_cards_that_somebody_else_wrote() -> None:
     for value in (good, *forged):
         store = HashStore(timedelta(seconds=1))
         store.add("cards", 1)
-        store.set("peer/1", value)
+        store.set("cards/1", value)
         with pytest.raises(AuthFailed, match="rank 1 of job job.*ARRAYCOMM_SECRET") if value != good else nullcontext():
             assert peers.exchange(store, 0, 2, mine, 1.0, SECRET, "job")[1] == mine
     for end in (b"complete", b"complete" + peers._pack([good, good]), b"1\0host\0it has ended", b"", b"x" * 70):

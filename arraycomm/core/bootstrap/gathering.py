@@ -104,15 +104,16 @@ class Gathering:
         return f"the end of stage {stage!r} of {self.size} ranks"
 
     def wait(self, stage: str, seconds: float, advice: str | Callable[[Sequence[int]], str] = "see what they printed",
-             watch: Callable[[], None] | None = None, result: Callable[[], bytes] = bytes,
+             watch: Callable[[], None] | None = None, content: bytes = b"", result: Callable[[], bytes] = bytes,
              where: Callable[[Sequence[int]], str] = lambda absent: "") -> bytes:
         """Returns when all ranks have come to this stage: the result that the last one made. `watch` is called while it waits,
-        and may raise. where: of ranks that have not come, what the notice of a long wait adds.
+        and may raise. content: what this rank leaves there, under the stage's name and its number. where: of ranks that have not
+        come, what the notice of a long wait adds.
 
         Raises PeerLost when one fails, TooLate when another one gave up waiting, DistStoreError at the timeout, which names
         those that did not come and gives the advice, perhaps made of those, AuthFailed where the end is not signed.
         """
-        self._store.set(f"{stage}/{self.rank}", "")
+        self._store.set(f"{stage}/{self.rank}", content)
         if self._store.add(stage, 1) == self.size:
             end = agreed(self._store, _end(stage), self.secret, self._about(stage), _COMPLETE + result())
         else:
