@@ -102,10 +102,7 @@ class TCPStore(ForwardingStore, Store):
 
     def close(self, linger: float = 0.0) -> None:
         """Gives the connections back and, at the master, ends the server; of those that share one, the last does that."""
-        if isinstance(self._inner, core.TCPStore):
-            self._inner.close(linger)
-        else:
-            self._inner.close()
+        self._inner.close(linger)
         self._server = None
 
 

@@ -22,7 +22,7 @@ from arraycomm.core.base.errors import AuthFailed, DistNetworkError, DistStoreEr
 from arraycomm.core.bootstrap import auth
 from arraycomm.core.bootstrap.auth import Hello, Purpose
 from arraycomm.core.bootstrap.store import TCPStore
-from arraycomm.core.bootstrap.store.connections import StoreClosed, exactly
+from arraycomm.core.bootstrap.store.connections import Answer, StoreClosed
 from arraycomm.core.bootstrap.store.table import CANCELLED, MAX_REQUEST, OK, Op, Table, encode, read_answer
 
 from ..threads import at_once
@@ -49,6 +49,11 @@ def read(sock: socket.socket, op: int, fields: int = 0) -> list[bytes]:
     """An answer without a failure."""
     assert exactly(sock, 1)[0] == OK
     return read_answer(op, fields, partial(exactly, sock))
+
+
+def exactly(sock: socket.socket, size: int) -> bytes:
+    data = sock.recv(size, socket.MSG_WAITALL)
+    return data if len(data) == size else data + Answer(sock).read(size - len(data))
 
 
 @given(request=st.binary(max_size=200))

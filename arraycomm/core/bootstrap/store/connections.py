@@ -8,8 +8,9 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 
 from ...base.errors import AuthFailed, DistNetworkError, DistStoreError
 from ...base.notice import Notice
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 GRACE = 5.0  # s that a server may be late with an answer before it counts as stopped
 _RETRY = (0.01, 0.25)  # s between attempts to connect, first and longest
+_AT_ONCE = 4096  # bytes, at least
 _LONGEST = 2e6  # s; poll() counts milliseconds in 31 bits
 
 
@@ -84,7 +86,6 @@ class Connections:
     """`attempt` opens one and raises OSError or DistNetworkError. `where` names the server in errors.
 
     `server` is closed with the connections. Not usable in a child made by fork: both would read one stream.
-    Sets and lists of connections change without the lock where one step, whole under the GIL, does it.
     """
 
     def __init__(self, attempt: Callable[[], socket.socket], where: str, server: Server | None = None) -> None:
@@ -102,27 +103,24 @@ class Connections:
         """Opens the first connection. Raises as retried() does."""
         self._idle.append(retried(self._attempt, seconds, self._where))
 
-    @contextlib.contextmanager
-    def use(self) -> Iterator[socket.socket]:
-        """A connection for one request and its answer. Raises DistStoreError when the server is gone."""
-        sock = self._take()
-        try:
-            yield sock
-        except BaseException as error:
-            self._failed(sock, error)
-            raise
-        self._give_back(sock)
+    def run(self, exchange: Callable[[socket.socket], _Found]) -> _Found:
+        """What a request and its answer over a connection give. Raises DistStoreError when the server is gone.
 
-    def _failed(self, sock: socket.socket, error: BaseException) -> None:
-        """Also after Ctrl-C a connection is not used again: an answer that comes later must not be taken for the next request's.
-
+        Also after Ctrl-C a connection is not used again: an answer that comes later must not be taken for the next request's.
         But it stays open, because the server takes its end for that of the process.
         """
-        self._discard(sock, aside=not isinstance(error, Exception))
-        if isinstance(error, (OSError, ValueError)):
-            raise self._gone(error) from error
+        sock = self._take()
+        try:
+            found = exchange(sock)
+        except BaseException as error:
+            self._give_back(sock, None if isinstance(error, Exception) else self._aside)
+            if isinstance(error, (OSError, ValueError)):
+                raise self._gone(error) from error
+            raise
+        self._give_back(sock, self._idle)
+        return found
 
-    def _gone(self, error: Exception) -> StoreLost:
+    def _gone(self, error: Exception | None) -> StoreLost:
         if self._closed:
             return StoreLost(f"the {self._where} was closed here")
         if self.said_goodbye:
@@ -134,35 +132,28 @@ class Connections:
     def _take(self) -> socket.socket:
         if self._forks != _forks:
             raise RuntimeError(f"the {self._where} was opened before a fork; open another store in the child")
+        with self._lock:
+            if self._closed:
+                raise self._gone(None)
+            if self._idle:
+                self._busy.add(sock := self._idle.pop())
+                return sock
         try:
-            sock = self._idle.pop()
-        except IndexError:
-            sock = self._another()
-        self._busy.add(sock)
-        if self._closed:  # looked at after it is among the busy, which close() looks through after it set this
-            self._discard(sock, aside=False)
-            raise DistStoreError(f"the {self._where} was closed here")
-        return sock
-
-    def _another(self) -> socket.socket:
-        if self._closed:
-            raise DistStoreError(f"the {self._where} was closed here")
-        try:
-            return self._attempt()  # a server that was there a moment ago is not waited for
+            sock = self._attempt()  # a server that was there a moment ago is not waited for
         except (OSError, DistNetworkError) as error:
             raise self._gone(error) from error
-
-    def _give_back(self, sock: socket.socket) -> None:
-        self._busy.discard(sock)
-        self._idle.append(sock)
-        if self._closed:  # meanwhile
-            _close(self._idle, self._aside, None)
-
-    def _discard(self, sock: socket.socket, *, aside: bool) -> None:
-        self._busy.discard(sock)
         with self._lock:
-            if aside and not self._closed:
-                self._aside.append(sock)
+            if not self._closed:
+                self._busy.add(sock)
+                return sock
+        sock.close()
+        raise self._gone(None)
+
+    def _give_back(self, sock: socket.socket, kept: list[socket.socket] | None) -> None:
+        with self._lock:
+            self._busy.discard(sock)
+            if kept is not None and not self._closed:
+                kept.append(sock)
                 return
         sock.close()
 
@@ -170,19 +161,16 @@ class Connections:
         """Idempotent. Requests under way in other threads end with DistStoreError. `linger` is for the server."""
         with self._lock:
             self._closed = True
-            if self._forks == _forks:
-                for sock in list(self._busy):
-                    with contextlib.suppress(OSError):
-                        sock.shutdown(socket.SHUT_RDWR)
+            for sock in self._busy if self._forks == _forks else ():
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
         if self._finalizer.detach() is not None:
             _close(self._idle, self._aside, self._server, linger)
 
 
 def _close(idle: list[socket.socket], aside: list[socket.socket], server: Server | None, linger: float = 0.0) -> None:
-    for kept in idle, aside:
-        while kept:
-            with contextlib.suppress(IndexError):  # another thread took it
-                kept.pop().close()
+    for sock in (*idle, *aside):
+        sock.close()
     if server is not None:
         server.close(linger)
 
@@ -190,36 +178,51 @@ def _close(idle: list[socket.socket], aside: list[socket.socket], server: Server
 class RemoteStore(RequestStore):
     """A store behind a server. Threads may share it: each request under way has a connection of its own."""
 
+    host: str
+    port: int
+    _called: str
     _connections: Connections
     _tells: bool  # answers begin with a status, as our own servers' do
 
+    def _where(self) -> str:
+        return f"{self._called} {self.host} port {self.port}"
+
+    def close(self, linger: float = 0.0) -> None:
+        """Ends the connections and, at the master, the server. Requests under way raise DistStoreError.
+
+        `linger`: seconds that the server, closed to newcomers, waits for its clients to leave first.
+        """
+        self._connections.close(linger)
+
     def _call(self, op: int, fields: Sequence[bytes | int], timeout: float) -> list[bytes]:
-        with self._connections.use() as sock:
-            status, strings = self._exchange(sock, op, fields, timeout)
+        status, strings = self._connections.run(partial(self._exchange, encode(op, fields), op, len(fields), timeout))
         if status:
             raise failure(status, strings)
         return strings
 
-    def _exchange(self, sock: socket.socket, op: int, fields: Sequence[bytes | int], timeout: float) -> tuple[int, list[bytes]]:
-        def read(size: int) -> bytes:
-            return exactly(sock, size)
-
-        send(sock, encode(op, fields))
+    def _exchange(self, request: bytes, op: int, fields: int, timeout: float, sock: socket.socket) -> tuple[int, list[bytes]]:
+        answer = Answer(sock)
+        try:
+            sock.sendall(request, socket.MSG_NOSIGNAL)
+        except (BrokenPipeError, ConnectionResetError):  # what the server said before can still be read
+            self._connections.said_goodbye |= answer.read(1)[0] == CLOSED
+            raise
         status, gave_up = OK, False
         if op in (Op.WAIT, Op.AWAIT_VALUES, Op.BARRIER):
-            status, gave_up = _await(sock, timeout)
+            status, gave_up = _await(sock, answer, timeout)
         elif self._tells:
-            status = read(1)[0]
+            status = answer.read(1)[0]
         if status == CLOSED:
             self._connections.said_goodbye = True
             raise ConnectionResetError("it was closed there")
-        strings = read_answer(op, len(fields), read) if status == OK else []
+        strings = read_answer(op, fields, answer.read) if status == OK else []
         if status in (BAD_REQUEST, OVER_QUOTA):
-            strings = [read_bytes(read)]
+            strings = [read_bytes(answer.read)]
         elif status not in (OK, CANCELLED):
             raise ValueError(f"an answer of status {status}")
         if gave_up and status != CANCELLED:  # it came after all
-            read(1)
+            answer.read(1)
+        self._connections.said_goodbye |= bool(answer.rest)  # it comes behind the last answer
         return status, strings
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
@@ -230,32 +233,34 @@ class RemoteStore(RequestStore):
             raise barrier_timeout(key, world_size, seconds) from None
 
 
-def send(sock: socket.socket, request: bytes) -> None:
-    sock.settimeout(GRACE)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what the server said before can still be read
-        sock.sendall(request, socket.MSG_NOSIGNAL)
+class Answer:
+    """What comes from a server; more is read at once than is asked for."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.rest = b""
+
+    def read(self, size: int) -> bytes:
+        if len(self.rest) < size:
+            parts, missing = [self.rest], size - len(self.rest)
+            while missing > 0:
+                parts.append(self._sock.recv(max(missing, _AT_ONCE)))
+                if not parts[-1]:
+                    raise ConnectionResetError("the connection was closed")
+                missing -= len(parts[-1])
+            self.rest = b"".join(parts)
+        found, self.rest = self.rest[:size], self.rest[size:]
+        return found
 
 
-def exactly(sock: socket.socket, size: int) -> bytes:
-    data = sock.recv(size, socket.MSG_WAITALL) if size else b""
-    if len(data) == size:
-        return data
-    buffer = bytearray(data)
-    while len(buffer) < size:  # a signal or a timeout may cut MSG_WAITALL short
-        data = sock.recv(size - len(buffer))
-        if not data:
-            raise ConnectionResetError("the connection was closed")
-        buffer += data
-    return bytes(buffer)
-
-
-def _await(sock: socket.socket, seconds: float) -> tuple[int, bool]:
+def _await(sock: socket.socket, answer: Answer, seconds: float) -> tuple[int, bool]:
     """The status of a request that waits, and whether it was given up first, which is answered, too."""
     sock.settimeout(min(max(seconds, 0.001), _LONGEST))
     try:
-        return exactly(sock, 1)[0], False
+        return answer.read(1)[0], False
     except TimeoutError:
-        send(sock, encode(Op.CANCEL, []))
-        return exactly(sock, 1)[0], True
+        sock.settimeout(GRACE)
+        sock.sendall(encode(Op.CANCEL, []), socket.MSG_NOSIGNAL)
+        return answer.read(1)[0], True
     finally:
         sock.settimeout(GRACE)

@@ -14,7 +14,7 @@ from ..address import listen, listen_addresses, resolve
 from ..auth import Hello, Purpose, connect
 from ..secret import find, require
 from . import inside
-from .connections import Connections, RemoteStore, grace, retried
+from .connections import GRACE, Connections, RemoteStore, grace, retried
 from .request import key_bytes, value_bytes
 from .server import StoreServer, keep_alive
 from .table import Op
@@ -39,7 +39,7 @@ class TCPStore(RemoteStore):
     request under way has a connection of its own. In a child made by fork it must not be used.
     """
 
-    _tells = True
+    _called, _tells = "TCPStore", True
 
     def __init__(self, host_name: str, port: int, world_size: int | None = None, is_master: bool = False,
                  timeout: timedelta = timedelta(seconds=300), wait_for_workers: bool = True, *,
@@ -119,9 +119,6 @@ class TCPStore(RemoteStore):
     def _came(self, more: int) -> int:
         return int(self._now(Op.ADD, WORKERS, more)[0])
 
-    def _where(self) -> str:
-        return f"TCPStore {self.host} port {self.port}"
-
     def will(self, name: str, entries: Mapping[str, str]) -> bool:
         fields = [key_bytes(name), b""]
         for key, value in entries.items():
@@ -133,13 +130,6 @@ class TCPStore(RemoteStore):
         """Another client of the same server, which the original keeps serving."""
         return TCPStore(self.host, self.port, None, False, self.timeout, False, secret=self._secret or b"",
                         job=self._job)
-
-    def close(self, linger: float = 0.0) -> None:
-        """Ends the connections and, at the master, the server. Requests under way raise DistStoreError.
-
-        `linger`: seconds that the server, closed to newcomers, waits for its clients to leave first.
-        """
-        self._connections.close(linger)
 
 
 def _opener(host: str, port: int, secret: bytes | None, job: str, seconds: float) -> Callable[[], socket.socket]:
@@ -156,6 +146,7 @@ def _opener(host: str, port: int, secret: bytes | None, job: str, seconds: float
                 if sock is None:
                     sock = connect(address, port, secret, hello, deadline=seconds)
                     keep_alive(sock)
+                sock.settimeout(GRACE)
                 return sock
             except (OSError, AuthFailed) as error:
                 if not isinstance(failure, AuthFailed):

@@ -16,7 +16,7 @@ from datetime import timedelta
 from ...base.errors import DistNetworkError, DistStoreError
 from ...base.log import log
 from ..address import means_loopback, resolve
-from .connections import Connections, RemoteStore, exactly, grace
+from .connections import GRACE, Answer, Connections, RemoteStore, grace
 from .server import keep_alive
 from .table import MAGIC, Op
 from .tcp import WORKERS
@@ -43,8 +43,9 @@ def _greet(sock: socket.socket) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock)
         sock.sendall(struct.pack("<BIB", Op.VALIDATE, MAGIC, Op.PING) + nonce)
-        if exactly(sock, 4) != nonce:
+        if Answer(sock).read(4) != nonce:
             raise ConnectionError("the server there is not torch's store")
+        sock.settimeout(GRACE)
     except BaseException:
         sock.close()
         raise
@@ -58,7 +59,7 @@ class TorchStore(RemoteStore):
     it, as TCPStore. `counts`: it is one of the workers that such a server waits for.
     """
 
-    _tells = False
+    _called, _tells = "torch store at", False
     lists_keys = False  # an older one closes the connection instead
 
     def __init__(self, host: str, port: int, timeout: timedelta = timedelta(seconds=300), *,
@@ -75,9 +76,6 @@ class TorchStore(RemoteStore):
         except BaseException:
             self.close()
             raise
-
-    def _where(self) -> str:
-        return f"torch store at {self.host} port {self.port}"
 
     def _call(self, op: int, fields: Sequence[bytes | int], timeout: float) -> list[bytes]:
         if not fields and op in (Op.AWAIT_VALUES, Op.WAIT, Op.CHECK):  # torch's server would never answer
@@ -98,6 +96,3 @@ class TorchStore(RemoteStore):
 
     def clone(self) -> TorchStore:
         return TorchStore(self.host, self.port, self.timeout)
-
-    def close(self) -> None:
-        self._connections.close()
