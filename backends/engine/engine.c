@@ -1,8 +1,15 @@
 /* The whole engine: a group with every algorithm and with one-sided operations. */
 #include "collectives/shared/rounds.h"
+#include "group/signature.h"
 #include "rma/rma.h"
 
-static const struct group_above ABOVE = {collectives_table, rounds_settle, rma_close_all};
+static int engine_settle(struct acomm_group *g)
+{
+    int rc = rounds_settle(g);
+    return rc ? rc : signature_settle(g);
+}
+
+static const struct group_above ABOVE = {collectives_table, engine_settle, rma_close_all};
 
 int acomm_group_open(acomm_node *node, const acomm_group_options *options, acomm_group **out)
 {

@@ -78,7 +78,7 @@ static void library(void)
             CHECK_CHOICE(ACOMM_REDUCE, 100, false, has ? "library" : one_host ? "whole" : "bruck");
             CHECK_CHOICE(ACOMM_REDUCE, 101, false, one_host ? "whole" : "bruck");
             CHECK_CHOICE(ACOMM_REDUCE, 101, true, has ? "library" : one_host ? "whole" : "bruck");
-            CHECK_CHOICE(ACOMM_SCAN, 1, false, one_host ? "whole" : "bruck");
+            CHECK_CHOICE(ACOMM_SCAN, 1, false, one_host ? "whole" : "chain");
             if (has)
                 CHECK_EQUAL(group.selection.first[0][ACOMM_ALL_REDUCE]->algorithm->run(&(struct acomm_op){.group = &group, .kind = 7}), 7);
             select_close(&group.selection);
@@ -94,7 +94,7 @@ static void lists(void)
     CHECK_CHOICE(ACOMM_ALL_REDUCE, 21, false, "doubling");
     CHECK_CHOICE(ACOMM_ALL_REDUCE, 31, false, "halving");
     CHECK_CHOICE(ACOMM_REDUCE, 0, false, "pairwise");
-    CHECK_CHOICE(ACOMM_BROADCAST, 0, false, "bruck");
+    CHECK_CHOICE(ACOMM_BROADCAST, 0, false, "binomial");
     CHECK_CHOICE(ACOMM_ALL_REDUCE, 21, true, "ring");
     CHECK(!group.selection.forced[ACOMM_ALL_REDUCE] && !group.selection.forced[ACOMM_REDUCE]);
     select_close(&group.selection);
@@ -123,9 +123,9 @@ static void parts(void)
 {
     network = true;
     CHECK_EQUAL(open_group(8, false, NULL, NULL, NULL), 0);
-    CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_BROADCAST, 8 << 10), "bruck"));
-    CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_BROADCAST, (8 << 10) + 1), "binomial"));
-    CHECK(!strcmp(chosen_for_part(2, TEAM_APART, ACOMM_BROADCAST, 64 << 10), "bruck"));
+    CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_BROADCAST, 256 << 10), "binomial"));
+    CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_BROADCAST, (256 << 10) + 1), "chain"));
+    CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_ALL_GATHER, 64 << 10), "bruck"));
     CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_ALL_REDUCE, 32 << 10), "doubling"));
     CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_ALL_REDUCE, (32 << 10) + 1), "pairwise"));
     CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_ALL_GATHER, 16 << 10), "bruck"));
@@ -142,7 +142,7 @@ static void between_hosts(void)
         CHECK_CHOICE(ACOMM_ALL_REDUCE, 8 << 10, false, "bruck");
         CHECK_CHOICE(ACOMM_ALL_REDUCE, 32 << 10, false, network ? "doubling" : "bruck");
         CHECK_CHOICE(ACOMM_ALL_REDUCE, 64 << 10, false, network ? "pairwise" : "bruck");
-        CHECK_CHOICE(ACOMM_BROADCAST, 16 << 10, false, network ? "binomial" : "bruck");
+        CHECK_CHOICE(ACOMM_BROADCAST, 16 << 10, false, "binomial");
         CHECK_CHOICE(ACOMM_BROADCAST, 64 << 20, false, "chain");
         CHECK_CHOICE(ACOMM_BROADCAST, (64 << 20) + 1, false, network ? "chain" : "binomial");
         CHECK_CHOICE(ACOMM_ALL_TO_ALL, (16 << 10) / 4, false, network ? "pairwise" : "bruck");

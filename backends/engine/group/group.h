@@ -20,6 +20,14 @@ struct group_above {
     void (*close_windows)(struct acomm_group *g); /* rma_close_all() */
 };
 
+/* Of operations that run ahead, see signature.h. */
+#define SIGNATURES 64                               /* open ones at most; a power of two */
+#define SIGNATURE_AHEAD_BYTES ((uint64_t)64 << 10)
+struct signatures {
+    uint64_t called, heard;                         /* operations that ran ahead; bytes of the next rank's headers of those */
+    acomm_header mine[SIGNATURES], theirs[SIGNATURES];
+};
+
 struct acomm_group {
     const struct group_above *above;
     struct acomm_node *node;
@@ -38,6 +46,7 @@ struct acomm_group {
     bool check;
     int64_t timeout, patience;
     _Atomic uint64_t sequence;   /* collectives begun; written by who has the turn, read by the node */
+    struct signatures signatures;
     struct selection selection;  /* which algorithm from how many bytes on */
 
     _Atomic int poisoned;        /* 0, or the code of the failure; read in every wait */

@@ -97,6 +97,13 @@ void op_header(const struct acomm_op *op, acomm_header *out)
     out->root = op->root;
 }
 
+struct acomm_op op_of_header(struct acomm_group *g, const acomm_header *mine)
+{
+    return (struct acomm_op){.group = g, .team = &g->hosts.all, .kind = mine->kind, .dtype = mine->dtype, .redop = mine->redop,
+                             .count = mine->count, .layout = mine->layout, .root = mine->root, .sequence = mine->sequence,
+                             .timeout = g->timeout, .synchronous = true, .peer = -1};
+}
+
 /* Whether two ranks' headers name the same operation. */
 static bool op_agrees(const acomm_header *a, const acomm_header *b)
 {

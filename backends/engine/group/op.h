@@ -51,6 +51,8 @@ struct acomm_op {
     bool compared;               /* all ranks have come, and their headers agree */
     bool guest;                  /* run by a thread of the caller, which leaves at `leave_at` and for Ctrl-C */
     bool interrupted;            /* it left for Ctrl-C */
+    bool ahead;                  /* over links: nobody waits for the comparison, see signature_ahead(); */
+    bool owes;                   /* and the rank before this one has still to be sent the header */
     int64_t leave_at;            /* clock_now(); 0: when it would have to wait */
     void (*release_lock)(void *lock);  /* NULL, or the caller holds its lock (acomm_call) */
     void *lock;
@@ -96,6 +98,8 @@ uint64_t op_total(const uint64_t *counts, uint64_t count, int ranks, size_t widt
 /* Elements of the largest block. */
 uint64_t op_largest(const uint64_t *counts, uint64_t count, int ranks);
 void op_header(const struct acomm_op *op, acomm_header *out);
+/* An earlier operation of this rank's, to wait in its name. */
+struct acomm_op op_of_header(struct acomm_group *g, const acomm_header *mine);
 /* A dtype as headers have it. */
 static inline uint8_t op_header_dtype(int dtype)
 {

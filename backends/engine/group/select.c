@@ -201,14 +201,24 @@ static bool begins_right(const struct acomm_op *op)
     return (a->does & CHECKS) && (place == TEAM_APART || (place == TEAM_HOST ? select_in_memory(a) : select_spans_hosts(a)));
 }
 
+/* Who hears of another's mismatch later must not have written half of its array by then, so short ones only; of two ranks, the other
+ * one compares before it writes. */
+static bool select_goes_ahead(const struct acomm_op *op)
+{
+    return (op->algorithm->does & AHEAD) && !op->whole && op->team->place == TEAM_APART
+        && (op->team->size == 2 || select_whole_bytes(op) <= SIGNATURE_AHEAD_BYTES);
+}
+
 static int run_by(struct acomm_op *op, const struct algorithm *algorithm)
 {
     struct acomm_group *g = op->group;
     op->algorithm = algorithm;
     if (!select_in_memory(algorithm))
         op_release_lock(op); /* it waits in parts, and for links that others make */
-    int rc = !begins_right(op) && g->check && !op->compared ? signature_check(op) : 0;
-    return rc ? rc : op->algorithm->run(op);
+    bool checks = !begins_right(op) && g->check && !op->compared;
+    int rc = !checks ? 0 : select_goes_ahead(op) ? signature_ahead(op) : signature_check(op);
+    rc = rc ? rc : op->algorithm->run(op);
+    return rc || !op->owes ? rc : signature_send(op); /* without elements no message has taken the header */
 }
 
 int select_run(struct acomm_op *op)

@@ -14,8 +14,9 @@ struct algorithm {
      * row counts. */
     enum { ANYWHERE, ONE_HOST, SYMMETRIC, HOSTS, EVEN_HOSTS, NEAR, FABRIC } where;
     /* CHECKS: compares headers itself, while it runs; otherwise signature_check() runs before it. ORDERED: reduces each element in the order
-     * of the ranks, so that its bits are those of all others that do. */
-    enum { CHECKS = 1, ORDERED = 2 } does;
+     * of the ranks, so that its bits are those of all others that do. AHEAD: short ones may run before all ranks have compared their
+     * calls (signature_ahead()). */
+    enum { CHECKS = 1, ORDERED = 2, AHEAD = 4 } does;
     uint64_t up_to;    /* bytes up to which the table picks it */
     int max_ranks;     /* 0: any */
 };

@@ -46,3 +46,71 @@ int signature_check(struct acomm_op *op)
     }
     return 0;
 }
+
+/* ---- operations that run ahead ---- */
+
+#define FLUSHED 16 /* every so many headers one makes those before it leave, */
+#define DRAINED (SIGNATURES - 2 * FLUSHED) /* so that of all that are open these have left */
+
+size_t signature_awaited(const struct acomm_op *op, int rank)
+{
+    const struct acomm_group *g = op->group;
+    const struct signatures *s = &g->signatures;
+    return rank == pattern_next(g->rank, g->size) ? s->called * sizeof *s->mine - s->heard : 0;
+}
+
+int signature_heard(struct acomm_op *op, const char *data, size_t bytes)
+{
+    struct acomm_group *g = op->group;
+    struct signatures *s = &g->signatures;
+    size_t each = sizeof *s->mine;
+    int rc = 0;
+    for (size_t i = 0; i < bytes && !rc; i++) {
+        size_t at = s->heard++ % sizeof s->theirs;
+        ((char *)s->theirs)[at] = data[i];
+        if (s->heard % each == 0)
+            rc = op_compare_earlier(op, pattern_next(g->rank, g->size), &s->mine[at / each], &s->theirs[at / each]);
+    }
+    return rc;
+}
+
+/* So many headers of the next rank, with nothing else. */
+static int signature_drain(struct acomm_op *op, size_t bytes)
+{
+    struct link *link = group_link(op->group, CHANNEL_COLLECTIVE, pattern_next(op->group->rank, op->group->size), false);
+    struct transfer heads = {.link = link, .bytes = bytes, .hears = true};
+    return transfer_run(op, &heads, 1);
+}
+
+int signature_ahead(struct acomm_op *op)
+{
+    struct signatures *s = &op->group->signatures;
+    size_t each = sizeof *s->mine, awaited = signature_awaited(op, pattern_next(op->group->rank, op->group->size));
+    int rc = awaited + each <= sizeof s->mine ? 0 : signature_drain(op, DRAINED * each);
+    op_header(op, &s->mine[s->called++ % SIGNATURES]);
+    op->ahead = op->owes = true;
+    return rc;
+}
+
+/* To the rank before this one; with a later message, or some time from now. */
+int signature_send(struct acomm_op *op)
+{
+    const struct signatures *s = &op->group->signatures;
+    const acomm_header *mine = &s->mine[(s->called - 1) % SIGNATURES];
+    op->owes = false;
+    struct transfer head = transfer_to(op, pattern_prev(op->team->rank, op->team->size), mine, sizeof *mine);
+    head.head = 0;
+    head.more = s->called % FLUSHED != 0;
+    return transfer_run(op, &head, 1);
+}
+
+int signature_settle(struct acomm_group *g)
+{
+    const struct signatures *s = &g->signatures;
+    struct acomm_op op = op_of_header(g, &s->mine[(s->called - 1) % SIGNATURES]);
+    size_t awaited = signature_awaited(&op, pattern_next(g->rank, g->size));
+    struct link *back = awaited ? group_link(g, CHANNEL_COLLECTIVE, pattern_prev(g->rank, g->size), true) : NULL;
+    if (back)
+        back->ops->send(back, NULL, 0, false);
+    return awaited ? signature_drain(&op, awaited) : 0;
+}

@@ -14,4 +14,17 @@
 #include "group/group.h"
 
 int signature_check(struct acomm_op *op);
+
+/* Operations that run ahead. A broadcast or scan of few bytes need not wait for all ranks: each of its messages begins with a header,
+ * which the receiver compares before it uses the rest. So that a difference is seen by somebody all the same, each rank sends its
+ * header to rank - 1 as in the first step above, without having it leave at once, and reads those of rank + 1 when it next takes
+ * something from there, when SIGNATURES are open, or when the group is closed. */
+int signature_ahead(struct acomm_op *op);
+/* The header to the rank before this one, where no message has taken it there. */
+int signature_send(struct acomm_op *op);
+/* Bytes of headers that come on the link from this rank before anything else; and so many have come. 0 or the group's failure. */
+size_t signature_awaited(const struct acomm_op *op, int rank);
+int signature_heard(struct acomm_op *op, const char *data, size_t bytes);
+/* Waits for all of them. */
+int signature_settle(struct acomm_group *g);
 #endif

@@ -6,9 +6,12 @@
 
 #include "group/signature.h"
 #include "base/clock.h"
+#include "base/pattern.h"
 #include "membership/node.h"
 
 #define TURN_MOST ((size_t)1 << 20) /* bytes per turn, so that a long one does not keep the others waiting */
+#define HEADED ((size_t)16 << 10) /* contents that move together with a header */
+#define HEADS (SIGNATURES * sizeof(acomm_header))
 #define POLLED 64       /* descriptors that one sleep watches; with more transfers it is a short one */
 #define NAP_MIN_NS 50000 /* first and longest sleep where no descriptor says that a ring has moved */
 #define NAP_MAX_NS 1000000
@@ -16,16 +19,30 @@
 
 enum turn { TURN_DONE, TURN_MOVED, TURN_IDLE };
 
+/* The next rank's header comes before all that comes from there, and this one's goes to the rank before: once an operation. */
+static void add_head(struct acomm_op *op, struct transfer *t, bool once, bool due)
+{
+    t->head = op->ahead && t->bytes && (!once || due) ? sizeof t->header : 0;
+    if (t->head)
+        op_header(op, &t->header);
+}
+
 struct transfer transfer_to(struct acomm_op *op, int peer, const void *data, uint64_t bytes)
 {
     struct link *link = bytes ? group_link(op->group, CHANNEL_COLLECTIVE, team_member(op->team, peer), true) : NULL;
-    return (struct transfer){.link = link, .data = (char *)(uintptr_t)data, .bytes = bytes};
+    struct transfer t = {.link = link, .data = (char *)(uintptr_t)data, .bytes = bytes};
+    t.prompt = bytes && peer == pattern_prev(op->team->rank, op->team->size);
+    add_head(op, &t, t.prompt, op->owes);
+    op->owes &= !(t.prompt && t.head);
+    return t;
 }
 
 struct transfer transfer_from(struct acomm_op *op, int peer, void *data, uint64_t bytes)
 {
     struct link *link = bytes ? group_link(op->group, CHANNEL_COLLECTIVE, team_member(op->team, peer), false) : NULL;
-    return (struct transfer){.link = link, .data = data, .bytes = bytes};
+    struct transfer t = {.link = link, .data = data, .bytes = bytes};
+    add_head(op, &t, peer == pattern_next(op->team->rank, op->team->size), false);
+    return t;
 }
 
 /* Combines the whole elements of what lies in the buffer; the rest of one moves to its front. */
@@ -92,15 +109,77 @@ static bool transfer_finished(const struct transfer *t)
     return t->done == t->bytes;
 }
 
+/* ---- headers before the contents ---- */
+
+/* Together with short contents: two calls of a socket cost more than the copy. */
+static ssize_t headed_give(struct acomm_op *op, struct transfer *t)
+{
+    char both[sizeof t->header + HEADED];
+    size_t body = ready(t), head = t->head;
+    if (!body && !t->prompt)
+        return 0;
+    body = body > HEADED ? 0 : body;
+    memcpy(both, (char *)(&t->header + 1) - head, head);
+    if (body)
+        memcpy(both + head, t->data + t->done, body);
+    ssize_t n = t->link->ops->send(t->link, both, head + body, t->more || t->done + body < t->bytes);
+    if (n < 0)
+        return fail_link(op, t->link, (int)n, errno);
+    t->head -= transfer_at_most((size_t)n, head);
+    return (size_t)n > head ? n - (ssize_t)head : 0;
+}
+
+/* So many bytes of headers have come. */
+static int headed_compare(struct acomm_op *op, struct transfer *t, const char *data, size_t bytes)
+{
+    if (signature_awaited(op, t->link->peer))
+        return signature_heard(op, data, bytes);
+    memcpy((char *)(&t->header + 1) - t->head, data, bytes);
+    t->head -= bytes;
+    return t->head ? 0 : op_compare(op, t->link->peer, &t->header);
+}
+
+static ssize_t headed_receive(struct acomm_op *op, struct transfer *t, size_t heads)
+{
+    char both[HEADS + HEADED];
+    size_t left = t->bytes - t->done, body = t->hears || t->reduction || left > HEADED ? 0 : left;
+    heads = transfer_at_most(heads, t->hears ? left : HEADS);
+    ssize_t n = t->link->ops->recv(t->link, both, heads + (heads < HEADS ? body : 0));
+    if (n <= 0)
+        return n ? fail_link(op, t->link, (int)n, errno) : 0;
+    size_t come = transfer_at_most((size_t)n, heads);
+    int rc = headed_compare(op, t, both, come);
+    if (rc || t->hears)
+        return rc ? rc : n;
+    if ((size_t)n > come)
+        memcpy(t->data + t->done, both + come, (size_t)n - come);
+    return n - (ssize_t)come;
+}
+
+/* What there is of headers moves first. */
+static size_t headed(const struct acomm_op *op, const struct transfer *t)
+{
+    return t->head || t->link->outgoing ? t->head : signature_awaited(op, t->link->peer);
+}
+
+static ssize_t transfer_move(struct acomm_op *op, struct transfer *t)
+{
+    size_t heads = headed(op, t);
+    if (heads)
+        return t->link->outgoing ? headed_give(op, t) : headed_receive(op, t, heads);
+    ssize_t n = t->link->outgoing ? transfer_give(t) : transfer_receive(t);
+    return n < 0 ? fail_link(op, t->link, (int)n, errno) : n;
+}
+
 /* Bytes moved, or the group's failure. */
 static ssize_t advance(struct acomm_op *op, struct transfer *t)
 {
     if (!t->link)
         return group_fail_op(op, ACOMM_RESOURCE, -1, ENOMEM, NULL);
     size_t before = t->done;
-    ssize_t n = t->link->outgoing ? transfer_give(t) : transfer_receive(t);
+    ssize_t n = transfer_move(op, t);
     if (n < 0)
-        return fail_link(op, t->link, (int)n, errno);
+        return n;
     t->done += (size_t)n;
     op->waits.unseen += (size_t)n;
     if (n && t->reduction)
@@ -194,6 +273,18 @@ static int transfer_sleep_by_doorbell(struct acomm_op *op, struct transfer *list
     return state;
 }
 
+/* While an operation that ran ahead waits, for another rank than the next one perhaps: whether the next one calls something else. */
+static int hear_next(struct acomm_op *op)
+{
+    int next = pattern_next(op->group->rank, op->group->size);
+    struct transfer heads = {.bytes = signature_awaited(op, next), .hears = true};
+    if (!heads.bytes)
+        return 0;
+    heads.link = group_link(op->group, CHANNEL_COLLECTIVE, next, false);
+    ssize_t n = advance(op, &heads);
+    return n < 0 ? (int)n : 0;
+}
+
 /* After a turn that moved something. */
 static bool look_is_due(struct acomm_op *op)
 {
@@ -207,7 +298,8 @@ int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
 {
     struct wait w = wait_start_links(op);
     int64_t nap = NAP_MIN_NS;
-    for (;;) {
+    int rc = op->owes ? signature_send(op) : 0;
+    while (!rc) {
         int state = transfer_take_turn(op, list, transfers);
         if (state < 0 || state == TURN_DONE)
             return state;
@@ -217,17 +309,20 @@ int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
             if (look_is_due(op))
                 w.turns = w.spins; /* the next step looks at everything, though there is progress */
         }
-        int rc = wait_step(&w);
+        rc = wait_step(&w);
         if (rc)
             return group_fail_op(op, rc, rc == ACOMM_TIMEOUT ? awaited_peer(list, transfers) : -1, 0, NULL);
         if (!w.sleepy || state != TURN_IDLE)
             continue;
+        if (!list->hears && (rc = hear_next(op)))
+            break;
         if (!transfer_doorbell_tells(op, list, transfers))
             transfer_sleep_on(op, list, transfers, &nap);
         else if ((state = transfer_sleep_by_doorbell(op, list, transfers)) < 0 || state == TURN_DONE)
             return state;
         wait_woke(&w);
     }
+    return rc;
 }
 
 int transfer_exchange(struct acomm_op *op, int to, const void *send, size_t send_bytes, int from, void *recv,

@@ -20,6 +20,10 @@ struct transfer {
     bool more;                  /* sends only: another message follows over the same link at once */
     bool aside;                 /* goes on with the others, but nobody waits for its end: it is in a later list again */
     bool checked;               /* receives only: begins with the peer's header, compared as soon as it is there */
+    bool hears;                 /* receives only: nothing but headers of operations that ran ahead (signature.h) */
+    bool prompt;                /* sends only: the header before the contents does not wait for them */
+    size_t head;                /* bytes of the header before the contents that have still to move, */
+    acomm_header header;        /* which is this */
     /* Receives only: what arrives is combined into `partial` (reduce_combine). `data` is then just a buffer of
      * TRANSFER_PIECE bytes, and `bytes` is still the whole message. */
     const struct reduction *reduction;

@@ -37,7 +37,8 @@ struct link_parts {
 #define LINK_PARTS_BITS 24
 struct link_ops {
     /* Bytes taken (0: none just now) or a negative code: ACOMM_LOST when the peer is gone, ACOMM_SYSTEM with errno set.
-     * more: as much as can be is sent right after, so that the peer need not be told of these bytes alone. */
+     * more: other bytes follow, so that the peer need not be told of these alone; it is within some 200 ms all the same. No bytes
+     * and no more: what waits for more leaves. */
     ssize_t (*send)(struct link *link, const void *data, size_t bytes, bool more);
     ssize_t (*recv)(struct link *link, void *data, size_t bytes);
     /* For poll(); -1 when there is none and the caller must look again. NULL: there never is. */

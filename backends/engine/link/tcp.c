@@ -130,13 +130,22 @@ static ssize_t move_stripe(struct link_tcp *t, char *data, size_t bytes, bool mo
     return n - 1;
 }
 
+/* What waits for more leaves. */
+static ssize_t tcp_flush(const struct link_tcp *t)
+{
+    int on = 1;
+    for (int i = 0; i < t->connections && t->base.outgoing; i++)
+        (void)setsockopt(t->fds[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return 0;
+}
+
 static ssize_t move_all(struct link *link, char *data, size_t bytes, bool more)
 {
     struct link_tcp *t = tcp_self(link);
     if (!tcp_complete(link))
         return 0;
     if (t->connections == 1)
-        return bytes ? tcp_move(t, data, bytes, false, more) : 0;
+        return bytes ? tcp_move(t, data, bytes, false, more) : tcp_flush(t);
     size_t moved = 0;
     bool all = true; /* else the kernel has no more: spares a call that would say so */
     while (moved < bytes && all) {

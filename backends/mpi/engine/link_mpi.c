@@ -117,6 +117,18 @@ static int chunk_come(struct link_mpi *l)
     return 1;
 }
 
+/* Of who sends: what is in the slot leaves. */
+static int chunk_leave(struct link_mpi *l)
+{
+    struct slot *slot = slot_now(l);
+    if (!l->moved)
+        return 0;
+    *slot->chunk = (struct chunk){l->group, l->moved};
+    l->moved = 0;
+    l->turn++;
+    return slot_post(l, slot);
+}
+
 /* ---- the link's functions ---- */
 
 static ssize_t chunks_send(struct link_mpi *l, const char *data, size_t bytes, bool more)
@@ -131,15 +143,13 @@ static ssize_t chunks_send(struct link_mpi *l, const char *data, size_t bytes, b
         memcpy(slot->chunk->data + l->moved, data + done, n);
         l->moved += n;
         done += n;
-        if (l->moved < CHUNK && more)
-            break;
-        *slot->chunk = (struct chunk){l->group, l->moved};
-        l->moved = 0;
-        l->turn++;
-        if ((rc = slot_post(l, slot)) < 0)
+        if (l->moved == CHUNK && (rc = chunk_leave(l)) < 0)
             return rc;
     }
-    return (ssize_t)done;
+    int rc = more || l->failed ? 0 : chunk_leave(l);
+    if (l->moved)
+        fabric_wake();
+    return rc < 0 ? rc : (ssize_t)done;
 }
 
 static ssize_t chunks_receive(struct link_mpi *l, char *data, size_t bytes)
@@ -242,6 +252,7 @@ static void mpi_close(struct link *link)
         return; /* MPI may have kept its memory */
     l->closed = true;
     if (mpi_complete(link) && link->outgoing) {
+        chunk_leave(l);
         *l->last.chunk = (struct chunk){l->group, 0};
         slot_post(l, &l->last);
     }
@@ -309,9 +320,11 @@ struct link_mpi *link_mpi_next(const struct link_mpi *l)
     return l->next;
 }
 
-/* Whether sends or receives are under way. */
+/* Whether sends or receives are under way. What waits for more has waited for long. */
 static bool link_busy(struct link_mpi *l)
 {
+    if (l->base.outgoing && !l->failed)
+        chunk_leave(l);
     bool busy = slot_test(l, &l->last) == 0;
     for (int i = 0; i < SLOTS; i++)
         busy |= slot_test(l, &l->slots[i]) == 0;

@@ -1,6 +1,8 @@
 /* broadcast along a tree. Every rank passes on what has arrived while the rest is still coming, so that the time for a
  * long array is that of one transfer and little more per level. Binomial tree: log2 n levels, for short arrays. Chain:
  * n - 1 levels, but every rank sends the array only once: for long ones, where the sender's link is the limit. */
+#include <errno.h>
+
 #include "collectives/collectives.h"
 
 #define CHILDREN 31
@@ -11,16 +13,20 @@ static int relay(struct acomm_op *op, const struct tree *tree)
 {
     bool root = tree->parent < 0;
     uint64_t bytes = op->count * op->width;
+    bool aside = op->ahead && !root && op->team->size > 2; /* another one's mismatch may come before the end */
+    char *data = root ? (char *)(uintptr_t)op->in : aside ? group_scratch(op, bytes) : op->out;
     struct transfer list[1 + CHILDREN];
     int used = 0;
+    if (bytes && !data)
+        return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
     if (!root)
-        list[used++] = transfer_from(op, tree->parent, op->out, bytes);
+        list[used++] = transfer_from(op, tree->parent, data, bytes);
     for (int i = 0; i < tree->children; i++) {
-        list[used] = transfer_to(op, tree->child[i], root ? op->in : op->out, bytes);
+        list[used] = transfer_to(op, tree->child[i], data, bytes);
         list[used++].behind = root ? NULL : &list[0];
     }
     int rc = transfer_run(op, list, used);
-    return rc || !root || !op->out ? rc : blocks_copy_all(op, op->out, op->in, bytes);
+    return rc || !op->out ? rc : blocks_copy_all(op, op->out, data, bytes);
 }
 
 int broadcast_binomial(struct acomm_op *op)

@@ -33,8 +33,11 @@ int scan_chain(struct acomm_op *op)
         reduce_begin(&p.reduction, with, in, count);
         if (rank)
             reduce_combine(&p.reduction, with, before, count, true);
-        write_result(&p, in, op->out + at * op->width, before, with, count);
         on = rank + 1 < op->team->size ? partials_to(&p, rank + 1, with, count) : (struct transfer){0};
+        if (at + count == op->count)
+            rc = transfer_run(op, &on, 1); /* or another one's mismatch might come after the result is written */
+        if (!rc)
+            write_result(&p, in, op->out + at * op->width, before, with, count);
     }
     return rc ? rc : transfer_run(op, &on, 1);
 }

@@ -109,9 +109,7 @@ int rounds_settle(struct acomm_group *g)
     while (!shared_is_open(s, last)) /* who called something else has not come to later rounds, nor will */
         last--;
     const acomm_header *mine = &s->called[last % SHARED_SLOTS]; /* who has come to this one has come to all */
-    struct acomm_op op = {.group = g, .team = &g->hosts.all, .kind = mine->kind, .dtype = mine->dtype, .redop = mine->redop,
-                          .count = mine->count, .layout = mine->layout, .root = mine->root, .sequence = mine->sequence,
-                          .timeout = g->timeout, .synchronous = true, .peer = -1};
+    struct acomm_op op = op_of_header(g, mine);
     struct rounds r = rounds_start(&op);
     r.round = last;
     int rc = rounds_await_all(&r);
