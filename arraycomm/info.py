@@ -97,8 +97,10 @@ def wrong() -> list[str]:
 
 
 def selection(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What the selection file says (ARRAYCOMM_TUNING), or why it cannot be used."""
-    found: dict[str, Any] = {"path": None, "machine": None, "choices": [], "error": None}
+    """What the selection file says (ARRAYCOMM_TUNING), or why it cannot be used. measured_here: the engine's table comes from
+    machines like this."""
+    found: dict[str, Any] = {"path": None, "machine": None, "choices": [], "error": None,
+                             "measured_here": tuning.is_measured(tuning.machine())}
     try:
         tuned = tuning.current(environ)
     except ValueError as error:
@@ -171,7 +173,12 @@ def _grid(rows: Mapping[str, Mapping[str, list[str]]], gpus: bool) -> list[str]:
 
 def _selection_lines(found: Mapping[str, Any]) -> list[str]:
     if found["path"] is None:
-        return ["  by the engine's own table; `arraycomm-bench tune` measures this machine"]
+        here = tuning.machine()
+        known = ", ".join(f"{maker} of {cores} processors" for maker, cores in tuning.MEASURED)
+        return [f"  by the engine's own table, measured on {known}",
+                "  `arraycomm-bench tune -o tuning.json` measures this machine" if found["measured_here"] else
+                f"  this machine ({here['cpu']}, {here['cores']} processors) is unlike any of these: measure it, "
+                "`arraycomm-bench tune -o tuning.json`, and set ARRAYCOMM_TUNING=tuning.json"]
     if found["error"]:
         return [f"  {found['error']}"]
     lines = [f"  by {found['path']}, {found['measured']}; the engine's own table for the rest"]

@@ -4,8 +4,7 @@
     ARRAYCOMM_TUNING=tuning.json arraycomm-run ...
 
 A limit moves away from the engine's own table only where every round shows a gain. Under a launcher (arraycomm-run, torchrun,
-mpirun ...) the launcher's ranks are measured: over several hosts, the network between them. --hosts has network namespaces
-for hosts.
+mpirun ...) the launcher's ranks are measured: over several hosts, the network between them.
 """
 
 from __future__ import annotations
@@ -13,32 +12,31 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
-from collections.abc import Mapping
-from datetime import date
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from arraycomm.core.bootstrap.environment import Place, detect
 from arraycomm.core.interface import tuning
 
-from . import tune_hosts, tune_table
-from .arguments import at_least, numbers, parse_sizes, some_of
+from . import tune_table
+from .arguments import numbers, parse_sizes, some_of
 from .collectives import COLLECTIVES
 from .options import require_writable
 from .report import figure
-from .spaces import SpaceError, obstacle
-from .tune_choose import Cell, Decision, as_samples, at, decide, from_samples
+from .tune_choose import Decision, as_samples, at, decide, from_samples
 from .tune_measure import Plan, measure
 from .worlds import run
 
 OPERATIONS = tuple(name for name in tuning.operations() if name in COLLECTIVES)  # that it can measure
-INSIDE = ("shm", "symmetric", "loopback")  # what one host has
 SIZES = "64,256,1K,4K,16K,64K,256K,1M,4M,16M"
 _LEAST_ROUNDS = 3  # a range over fewer says nothing
 _SAMPLES = "arraycomm samples"
 _VERSION = 2  # version 1 called loopback "tcp" too
+
+Samples = dict[str, Any]  # a file: the machine, and entries as as_samples() gives them
 
 
 def _rounds(text: str) -> int:
@@ -53,17 +51,17 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--ops", type=some_of(OPERATIONS, "operation"), default=OPERATIONS, metavar="OP,...",
         help=f"some of {', '.join(OPERATIONS)} (all)")
-    add("--np", type=numbers(2), default=None, metavar="N,...", help="numbers of ranks; groups of others take the nearest (2,4)")
+    add("--np", type=numbers(2), default=None, metavar="N,...",
+        help="numbers of ranks; groups of others take the nearest (2, 4, 8 ... up to the number of processors)")
     add("--transport", type=some_of(tuning.TRANSPORTS, "transport"), default=(), metavar="WAY,...",
-        help=f"some of {', '.join(INSIDE)}; symmetric: arrays of group.empty(), loopback: ARRAYCOMM_TRANSPORT=tcp (all; over "
-             "several hosts what they have: tcp for one rank each, else hosts)")
-    add("--hosts", type=at_least(1), default=1, metavar="N",
-        help="network namespaces that the ranks are dealt out to; needs root (1)")
-    add("--rate", metavar="RATE", help="with --hosts: what a host may send, as tc's tbf takes it, e.g. 1gbit (no limit)")
+        help=f"some of {', '.join(tuning.INSIDE)}; symmetric: arrays of group.empty(), loopback: ARRAYCOMM_TRANSPORT=tcp "
+             "(all; over several hosts what they have: tcp for one rank each, else hosts)")
     add("--sizes", type=lambda text: tuple(sorted(set(parse_sizes(text)))), default=SIZES,
         metavar="SIZE,...", help=f"bytes of the whole array; the largest stands for all that are longer ({SIZES})")
     add("--rounds", type=_rounds, default=7, help="0: none, only what --samples holds (7)")
-    add("--samples", metavar="FILE", help="adds the times to this file, and chooses by all times in it: to measure in slices")
+    add("--samples", metavar="FILE", action="append", default=[],
+        help="adds the times to this file, and chooses by all times in it: to measure in slices; with --rounds 0 it is only "
+             "read, may come from another machine, and may be given several times")
     add("-o", "--output", metavar="FILE", help="the selection file, for ARRAYCOMM_TUNING")
     add("--table", action="store_true",
         help="print the rows of collectives/table.h; what moves in them is a gain for every number of ranks that was measured")
@@ -76,107 +74,148 @@ def main(arguments: list[str]) -> int:
     given = made.parse_args(arguments)
     if not given.rounds and not given.samples:
         made.error("--rounds 0 measures nothing: name the samples with --samples")
+    if len(given.samples) > 1 and (given.rounds or given.output):
+        made.error("several --samples are for --rounds 0 without -o: a selection file is of one machine")
     try:
         place = detect(os.environ)
+        hosts = _check_layout(given, place)
         leads = place is None or place.rank == 0
-        _check_layout(given, place)
-        known = _read(given.samples) if given.samples and leads else []
-        if given.table and leads:
-            tune_table.source_rows()
-        for path in filter(None, (given.output, given.samples) if leads else ()):
+        known = [found for path in given.samples if leads and (found := _read(path, given.rounds > 0))]
+        for path in filter(None, (given.output, *(given.samples if given.rounds else ())) if leads else ()):
             require_writable(path)
+        return _run(given, known, place, hosts)
     except ValueError as error:
         print(f"arraycomm-bench tune: {error}", file=sys.stderr)
         return 2
-    try:
-        return _run(given, known, place, leads)
-    except SpaceError as error:
-        print(f"arraycomm-bench tune: {error}", file=sys.stderr)
-        return 2
 
 
-def _check_layout(given: argparse.Namespace, place: Place | None) -> None:
-    """Raises ValueError where what was asked for has no ranks to be measured with. Fills in np."""
+def _check_layout(given: argparse.Namespace, place: Place | None) -> int:
+    """The number of hosts. Raises ValueError where what was asked for has no ranks to be measured with. Fills in np."""
     if place is not None:
-        if given.np not in (None, (place.size,)) or given.hosts > 1:
-            raise ValueError(f"--{'hosts' if given.hosts > 1 else 'np'}, but this process is a rank of a world of {place.size} "
-                             f"already ({place.launcher}); leave it out to measure that")
+        if given.np not in (None, (place.size,)):
+            raise ValueError(f"--np, but this process is a rank of a world of {place.size} already ({place.launcher}); leave it "
+                             "out to measure that")
         given.np, hosts = (place.size,), place.size // (place.local_size or place.size)
     else:
-        given.np, hosts = given.np or ((2 * given.hosts,) if given.hosts > 1 else (2, 4)), given.hosts
-        if reason := obstacle(hosts, given.np):
-            raise ValueError(reason)
+        given.np, hosts = given.np or powers(_processors()), 1
     for ranks in given.np:
         has = _layout(ranks, hosts)
         for way in given.transport:
             if way not in has:
                 raise ValueError(f"--transport {way}: {ranks} ranks on {hosts} host{'s' * (hosts > 1)} have "
                                  f"{', '.join(has)} only")
+    return hosts
+
+
+def powers(cores: int) -> tuple[int, ...]:
+    """Numbers of ranks: 2, 4, 8 ... up to the processors, and all of these."""
+    return (*(1 << bits for bits in range(1, cores.bit_length()) if 1 << bits < cores), max(cores, 2))
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _layout(ranks: int, hosts: int) -> tuple[str, ...]:
     """The transports that there are."""
-    return INSIDE if hosts == 1 else ("tcp",) if hosts == ranks else ("hosts",)
+    return tuning.INSIDE if hosts == 1 else ("tcp",) if hosts == ranks else ("hosts",)
 
 
-def _run(given: argparse.Namespace, known: list[Cell], place: Place | None, leads: bool) -> int:
-    measured: list[Cell] = []
-    for ranks in given.np if given.rounds else ():
-        hosts = given.hosts if place is None else ranks // (place.local_size or ranks)
-        plan = Plan(given.ops, given.transport or _layout(ranks, hosts), given.sizes, given.rounds)
+def _run(given: argparse.Namespace, known: list[Samples], place: Place | None, hosts: int) -> int:
+    measured: list[Samples] = []
+    # A launcher may have bound each rank to a processor of its own.
+    cores = _processors() if place is None else os.cpu_count() or 1
+    plans = {ranks: Plan(given.ops, given.transport or _layout(ranks, hosts), given.sizes, given.rounds, cores)
+             for ranks in (given.np if given.rounds else ())}
+    if plans and (place is None or place.rank == 0):
+        print(f"# {', '.join(map(str, plans))} ranks: {_duration(plans)}; the machine should have nothing else to do",
+              file=sys.stderr)
+    for ranks, plan in plans.items():
         if place is not None:
-            measured = _measure_here(plan)
+            measured.append(samples(plan))
             continue
-        found = _world(ranks, plan) if hosts == 1 else tune_hosts.measure(hosts, given.rate, ranks, plan)
+        found = _world(ranks, plan)
         if found is None:
             return 1
-        measured += found
-    if leads:
-        _finish(given, from_samples(as_samples([*known, *measured])))
+        measured.append(found)
+    if place is None or place.rank == 0:
+        _finish(given, known, measured)
     return 0
 
 
-def _measure_here(plan: Plan) -> list[Cell]:
-    """As a rank of the world that the environment names."""
+def _duration(plans: Mapping[int, Plan]) -> str:
+    """By what a cell and a round of it took on machines of 2 and 16 processors; ranks that share them take longer."""
+    cells = {ranks: len(plan.operations) * len(plan.transports) * len(plan.sizes) for ranks, plan in plans.items()}
+    seconds = sum(number * (0.02 + 0.01 * ranks + 0.03 * plans[ranks].rounds) * max(1.0, ranks / plans[ranks].cores)
+                  for ranks, number in cells.items())
+    return f"about {max(1, round(seconds / 60))} minute{'s' * (seconds >= 90)}"
+
+
+def samples(plan: Plan) -> Samples:
+    """What all have measured, as a rank of the world that the environment names."""
     import arraycomm
 
     for name in (tuning.VARIABLE, "ARRAYCOMM_ALGORITHM"):
         os.environ.pop(name, None)  # the engine's own table is what others are measured beside
     group: Any
     with arraycomm.init() as group:
-        return measure(group, plan)
+        return {_SAMPLES: _VERSION, "machine": tuning.machine(plan.cores), "cells": as_samples(measure(group, plan))}
 
 
-def samples(plan: Plan) -> list[dict[str, Any]]:
-    """As a rank of ours: what all have measured."""
-    return as_samples(_measure_here(plan))
-
-
-def _world(ranks: int, plan: Plan) -> list[Cell] | None:
+def _world(ranks: int, plan: Plan) -> Samples | None:
     """None when a rank failed, which has been reported."""
     from arraycomm.launch.errors import ProcessError
 
     try:
-        return from_samples(run(ranks, samples, plan))
+        found: Samples = run(ranks, samples, plan)
+        return found
     except ProcessError as error:
         print(f"arraycomm-bench tune: {error}", file=sys.stderr)
         return None
 
 
-def _finish(given: argparse.Namespace, cells: list[Cell]) -> None:
+def _finish(given: argparse.Namespace, known: list[Samples], measured: list[Samples]) -> None:
+    machine = (measured or known)[0]["machine"]
+    cells = [cell for one in ([_joined([*known, *measured])] if measured else known)
+             for cell in from_samples(one["cells"], one["machine"])]
     decisions = decide(cells, together=given.table)
     for decision in decisions:
-        for line in lines(decision):
-            print(line)
-    if given.samples:
-        _write_samples(given.samples, cells)
+        print(*lines(decision), sep="\n")
+    if given.samples and measured:
+        _write_samples(given.samples[0], _joined([*known, *measured]))
     if given.output:
-        Path(given.output).write_text(tuning.text(machine(), [decision.choice for decision in decisions]))
+        Path(given.output).write_text(tuning.text(machine, [decision.choice for decision in decisions]))
         print(f"# written: {given.output}, for ARRAYCOMM_TUNING")
-    for line in tune_table.rows([decision.choice for decision in decisions]) if given.table else []:
-        print(line)
-    if given.table and any(decision.choice.transport == "tcp" for decision in decisions):
-        print("# the rows say nothing of what was measured over tcp between hosts: that is of this network, and for a file (-o)")
+    print(*losses(decisions), sep="\n")
+    if given.table:
+        print(*tune_table.lines(decisions), sep="\n")
+        if any(decision.choice.transport == "tcp" for decision in decisions):
+            print("# the rows say nothing of what was measured over tcp between hosts: that is for a file (-o)")
+
+
+def _joined(documents: Sequence[Samples]) -> Samples:
+    """Of one machine, whose last description counts."""
+    cells = from_samples([entry for one in documents for entry in one["cells"]], documents[-1]["machine"])
+    return {**documents[-1], "cells": as_samples(cells)}
+
+
+def losses(decisions: Sequence[Decision]) -> list[str]:
+    """What the engine's table loses: its times over the best, geometric mean (and largest) over the sizes."""
+    made = ["# the engine's table: its times over the best algorithm's, geometric mean over the sizes (largest)"]
+    for machine in dict.fromkeys(decision.cells[0].machine for decision in decisions):
+        own = [decision for decision in decisions if decision.cells[0].machine == machine]
+        columns = sorted({decision.choice[1:3] for decision in own},
+                         key=lambda column: (tuning.TRANSPORTS.index(column[0]), column[1]))
+        found = {(decision.choice.operation, *decision.choice[1:3]): decision.losses(decision.table) for decision in own}
+        made.append(f"# {machine}")
+        made.append("# " + " " * 14 + "".join(f"{f'{transport} {ranks}':>15}" for transport, ranks in columns))
+        for operation in dict.fromkeys(decision.choice.operation for decision in own):
+            row = (found.get((operation, *column)) for column in columns)
+            made.append(f"# {operation:14}" + "".join(
+                f"{f'{geometric_mean(one):.3f} ({max(one):.2f})' if one else '-':>15}" for one in row))
+        every = [loss for row in found.values() for loss in row]
+        made.append(f"# all {len(every)} cells: {geometric_mean(every):.3f} ({max(every):.2f})")
+    return made
 
 
 def lines(decision: Decision) -> list[str]:
@@ -205,36 +244,27 @@ def _time(value: float | None) -> str:
     return f"{'-':>13}" if value is None else figure(value, 13)
 
 
-def machine() -> dict[str, Any]:
-    """Of the file's own "machine"."""
-    from arraycomm import __version__
-
-    return {"cpu": _cpu(), "cores": len(os.sched_getaffinity(0)), "date": date.today().isoformat(), "arraycomm": __version__}
-
-
-def _cpu() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    return names[0] if names and names[0] else platform.machine()  # AArch64 has none
-
-
-def _read(path: str) -> list[Cell]:
-    """The samples of a file that may not be there yet. Raises ValueError for those of another machine, and for another file."""
+def _read(path: str, adding: bool) -> Samples | None:
+    """The samples of a file; adding: of this machine, and there may be no file yet. Raises ValueError for others."""
     try:
-        found: Mapping[str, Any] = json.loads(Path(path).read_text())
+        found: Samples = json.loads(Path(path).read_text())
         if found[_SAMPLES] != _VERSION:
             raise ValueError(f"its version is {found[_SAMPLES]!r}, this arraycomm knows {_VERSION}")
-        here, there = ({name: about[name] for name in ("cpu", "cores")} for about in (machine(), found["machine"]))
-        if here != there:
+        here, there = ({name: about[name] for name in ("cpu", "cores")} for about in (tuning.machine(), found["machine"]))
+        if adding and here != there:
             raise ValueError(f"measured on {there['cpu']}, {there['cores']} cores, this machine is {here['cpu']}, "
-                             f"{here['cores']} cores")
-        return from_samples(found["cells"])
-    except FileNotFoundError:
-        return []
+                             f"{here['cores']} cores; give --samples another name, or --rounds 0 to read only")
+        from_samples(found["cells"], found["machine"])
+        return found
+    except FileNotFoundError as error:
+        if adding:
+            return None
+        raise ValueError(f"cannot read the samples in {path!r}: {error.strerror}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"cannot add to the samples in {path!r}: {error!s}; give --samples another name") from error
+        raise ValueError(f"cannot use the samples in {path!r}: {error!s}") from error
 
 
-def _write_samples(path: str, cells: list[Cell]) -> None:
-    entries = ",\n  ".join(json.dumps(entry) for entry in as_samples(cells))
-    Path(path).write_text(f'{{"{_SAMPLES}": {_VERSION},\n "machine": {json.dumps(machine())},\n "cells": [\n  {entries}]}}\n')
+def _write_samples(path: str, samples: Samples) -> None:
+    entries = ",\n  ".join(map(json.dumps, samples["cells"]))
+    about = json.dumps(samples["machine"])
+    Path(path).write_text(f'{{"{_SAMPLES}": {_VERSION},\n "machine": {about},\n "cells": [\n  {entries}]}}\n')

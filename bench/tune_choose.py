@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean, median
 from typing import Any
 
-from arraycomm.core.interface.tuning import Choice, Pick, names, shipped, simplified
+from arraycomm.core.interface.tuning import INSIDE, Choice, Pick, names, shipped, simplified
 
 GAIN = 1.03  # less than that does not move a threshold, even where all rounds agree
 _NEW = math.log(1.05)  # what two neighbours that the table does not have must gain
@@ -27,6 +27,18 @@ class Cell:
     ranks: int
     size: int
     rounds: list[dict[str, float]] = field(default_factory=list)
+    machine: str = ""  # where they were measured
+    cores: int = 0  # that it has
+
+    @property
+    def dedicated(self) -> bool:
+        """Whether each rank had a processor of its own; between hosts nothing goes by it."""
+        return self.transport in INSIDE and self.ranks <= self.cores
+
+    def over_best(self, picks: Sequence[Pick]) -> float | None:
+        """Time of what the list picks over the best time; None where that was not measured."""
+        mine, best = self.time(at(picks, self.size)), self.time(self.best())
+        return mine / best if mine and best else None
 
     @property
     def names(self) -> list[str]:
@@ -58,13 +70,23 @@ class Cell:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to use for one operation, transport and number of ranks. `regret`: times over the best measured, geometric mean."""
+    """What to use for one operation, transport and number of ranks on a machine. regret: times over the best, geometric mean."""
 
     choice: Choice
     table: tuple[Pick, ...]
     cells: tuple[Cell, ...]
-    regret: float
-    table_regret: float
+
+    @property
+    def regret(self) -> float:
+        return geometric_mean(self.losses(self.choice.picks))
+
+    @property
+    def table_regret(self) -> float:
+        return geometric_mean(self.losses(self.table))
+
+    def losses(self, picks: Sequence[Pick]) -> list[float]:
+        """By size: its times over the best; leaves out what was not measured."""
+        return [loss for cell in self.cells if (loss := cell.over_best(picks))]
 
     @property
     def changed(self) -> bool:
@@ -82,34 +104,32 @@ def at(picks: Sequence[Pick], size: int) -> str:
 
 
 def decide(cells: Iterable[Cell], together: bool = False) -> list[Decision]:
-    """One for each number of ranks, transport and operation. together: whatever leaves the engine's table is a gain for
-    every number of ranks that was measured, and the same for all for which the table is the same."""
-    rows: dict[tuple[int, str, str], list[Cell]] = {}
+    """One for each machine, number of ranks, transport and operation. together: whatever leaves the engine's table is a gain for
+    every machine and number of ranks that was measured, and the same for all for which the table is the same."""
+    rows: dict[tuple[str, int, str, str], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.size):
-        rows.setdefault((cell.ranks, cell.transport, cell.operation), []).append(cell)
+        rows.setdefault((cell.machine, cell.ranks, cell.transport, cell.operation), []).append(cell)
     return [_decision(row, _alike(row, rows.values()) if together else [row]) for _, row in sorted(rows.items())]
 
 
 def _alike(row: Sequence[Cell], rows: Iterable[Sequence[Cell]]) -> list[Sequence[Cell]]:
-    """The rows of other numbers of ranks that want the same list; this one among them."""
-    return [other for other in rows if other[0].operation == row[0].operation and other[0].transport == row[0].transport
-            and [cell.size for cell in other] == [cell.size for cell in row] and _table(other) == _table(row)]
+    """The rows of other machines and numbers of ranks that want the same list; this one among them."""
+    def want(cells: Sequence[Cell]) -> tuple[object, ...]:
+        first = cells[0]
+        return first.operation, first.transport, first.dedicated, [cell.size for cell in cells], _table(cells)
+
+    return [other for other in rows if want(other) == want(row)]
 
 
 def _table(row: Sequence[Cell]) -> tuple[Pick, ...]:
-    return shipped(row[0].operation, row[0].transport, row[0].ranks)
+    return shipped(row[0].operation, row[0].transport, row[0].ranks, row[0].dedicated)
 
 
 def _decision(row: Sequence[Cell], alike: Sequence[Sequence[Cell]]) -> Decision:
     table = _table(row)
     found = _picks(row, table, _path(list(zip(*alike, strict=True)), [at(table, cell.size) for cell in row]))
     choice = Choice(row[0].operation, row[0].transport, row[0].ranks, found)
-    return Decision(choice, table, tuple(row), _regret(row, found), _regret(row, table))
-
-
-def _regret(cells: Sequence[Cell], picks: Sequence[Pick]) -> float:
-    times = [(cell.time(at(picks, cell.size)), cell.time(cell.best())) for cell in cells]
-    return geometric_mean([mine / best for mine, best in times if mine and best])
+    return Decision(choice, table, tuple(row))
 
 
 def _path(columns: Sequence[Sequence[Cell]], table: Sequence[str]) -> list[str]:
@@ -162,11 +182,12 @@ def as_samples(cells: Iterable[Cell]) -> list[dict[str, Any]]:
              "rounds": [{name: round(time, 3) for name, time in times.items()} for times in cell.rounds]} for cell in cells]
 
 
-def from_samples(found: Iterable[Mapping[str, Any]]) -> list[Cell]:
-    """The same back; rounds of one cell are put together."""
+def from_samples(found: Iterable[Mapping[str, Any]], machine: Mapping[str, Any]) -> list[Cell]:
+    """The same back; rounds of one cell are put together. machine: where they were measured."""
     cells: dict[tuple[str, str, int, int], Cell] = {}
+    name, cores = f"{machine['cpu']}, {machine['cores']} processors", int(machine["cores"])
     for entry in found:
         key = (str(entry["operation"]), str(entry["transport"]), int(entry["ranks"]), int(entry["size"]))
-        cell = cells.setdefault(key, Cell(*key))
+        cell = cells.setdefault(key, Cell(*key, machine=name, cores=cores))
         cell.rounds.extend(dict(times) for times in entry["rounds"])
     return list(cells.values())

@@ -41,6 +41,7 @@ class Plan:
     transports: tuple[str, ...]
     sizes: tuple[int, ...]
     rounds: int
+    cores: int  # that the ranks may use on a host
 
 
 @dataclass
@@ -75,7 +76,8 @@ def measure(group: Any, plan: Plan) -> list[Cell]:
             begin = perf_counter()
             for entry in entries[:: -1 if number % 2 == 0 else 1]:
                 _round(group, entry)
-            _say(group, f"round {number + 1} of {plan.rounds}: {perf_counter() - begin:.1f} s")
+            spent = perf_counter() - begin
+            _say(group, f"round {number + 1} of {plan.rounds}: {spent:.1f} s, {spent * (plan.rounds - 1 - number):.0f} s to go")
         group.barrier()  # no rank leaves a group that another rank still reads from
     return [entry.cell for entry in entries]
 
@@ -96,7 +98,7 @@ def _entries(group: Any, transport: str, plan: Plan, stack: ExitStack) -> Iterat
         for case, size in _cases(group, operation, plan.sizes):
             runners = [_Runner(name, one, _call(one, arrays, operation, case))
                        for name, (one, arrays) in zip(names, contenders, strict=False)]
-            yield _Entry(Cell(operation, transport, group.size, size), runners)
+            yield _Entry(Cell(operation, transport, group.size, size, cores=plan.cores), runners)
 
 
 def _cases(group: Any, operation: str, sizes: Sequence[int]) -> Iterator[tuple[Case, int]]:
@@ -150,7 +152,7 @@ def _size_up(group: Any, entry: _Entry) -> None:
         best[runner.name] = min(first, _batch(group, runner))
         runner.calls = int(max(1, min(_MOST_CALLS, _BATCH_US / best[runner.name])))
     cell, limit = entry.cell, _HOPELESS * min(best.values())
-    own = at(tuning.shipped(cell.operation, cell.transport, cell.ranks), cell.size)
+    own = at(tuning.shipped(cell.operation, cell.transport, cell.ranks, cell.dedicated), cell.size)
     entry.runners = [runner for runner in entry.runners if best[runner.name] <= limit or runner.name == own]
 
 

@@ -31,12 +31,23 @@ static const char *chosen(int kind, uint64_t bytes, bool symmetric)
         CHECK_MESSAGE(!strcmp(got_, want), "%s for %llu bytes, not %s", got_, (unsigned long long)(bytes), want); \
     } while (0)
 
+static bool fits(const acomm_row *row, int size, bool one_host, bool symmetric, bool dedicated)
+{
+    static const int memory[] = {[ONE_HOST] = 1, [SYMMETRIC] = 2, [DEDICATED] = 1, [HOSTS] = 3, [EVEN_HOSTS] = 3, [FABRIC] = 3, [DEDICATED_NEAR] = 0};
+    bool shares = row->where == DEDICATED || row->where == DEDICATED_NEAR;
+    return memory[row->where] <= one_host + symmetric && (dedicated || !shares) && (!row->max_ranks || size <= row->max_ranks);
+}
+
 /* Without lists, every group chooses the first row of the table that fits. */
 static void table(void)
 {
     for (int size = 2; size < 20; size++)
-        for (int one_host = 0; one_host < 2; one_host++) {
+        for (int layout = 0; layout < 4; layout++) {
+            bool one_host = layout & 1, dedicated = layout & 2;
             CHECK_EQUAL(open_group(size, one_host, NULL, "", NULL), 0);
+            group.oversubscribed = !dedicated;
+            select_close(&group.selection);
+            CHECK_EQUAL(select_open(&group, NULL, (const char *[]){"", NULL}), 0);
             for (int kind = 0; kind < ACOMM_KINDS; kind++)
                 for (int bits = op_is_message(kind) ? 40 : 0; bits < 40; bits++)
                     for (int more = 0; more < 2; more++) {
@@ -48,7 +59,7 @@ static void table(void)
                         uint64_t total = acomm_operations[kind].array == ACOMM_WHOLE ? bytes : op_total(NULL, op.count, size, 1);
                         for (size_t at = 0; !want && acomm_algorithm((int)at, &row); at++)
                             if (!strcmp(row.kind, acomm_operations[kind].name) && total <= row.up_to
-                                && (row.where == NEAR || row.where <= one_host + symmetric) && (!row.max_ranks || size <= row.max_ranks))
+                                && fits(&row, size, one_host, symmetric, dedicated))
                                 want = row.name;
                         CHECK_CHOICE(kind, bytes, symmetric, want);
                     }
@@ -158,6 +169,28 @@ static void between_hosts(void)
     network = false;
 }
 
+/* Ranks that share processors have other limits than those that have one each; between hosts it makes no difference. */
+static void processors(void)
+{
+    for (int shares = 0; shares < 2; shares++)
+        for (int one_host = 0; one_host < 2; one_host++) {
+            CHECK_EQUAL(open_group(8, one_host, NULL, NULL, NULL), 0);
+            select_close(&group.selection);
+            group.oversubscribed = shares;
+            CHECK_EQUAL(select_open(&group, NULL, (const char *[]){NULL, NULL}), 0);
+            CHECK_CHOICE(ACOMM_ALL_REDUCE, 2 << 10, false, one_host ? "whole" : "bruck");
+            CHECK_CHOICE(ACOMM_ALL_REDUCE, 16 << 10, false, one_host ? shares ? "whole" : "sliced" : "bruck");
+            CHECK_CHOICE(ACOMM_ALL_REDUCE, 64 << 10, false, one_host ? "sliced" : shares ? "bruck" : "halving");
+            CHECK_CHOICE(ACOMM_BROADCAST, 1 << 20, false, one_host ? shares ? "shared" : "direct" : "chain");
+            select_close(&group.selection);
+            network = true;
+            CHECK_EQUAL(open_group(8, false, NULL, NULL, NULL), 0);
+            CHECK_CHOICE(ACOMM_ALL_REDUCE, 64 << 10, false, "pairwise");
+            select_close(&group.selection);
+            network = false;
+        }
+}
+
 static void mistakes(void)
 {
     const char *const wrong[] = {"all_reduce", "all_reduce=", "all_reduce=rings", "all_reduc=ring", "=ring", "ring", "all_reduce=ring:",
@@ -177,6 +210,7 @@ int main(void)
     TEST(lists);
     TEST(parts);
     TEST(between_hosts);
+    TEST(processors);
     TEST(mistakes);
     return CHECK_RESULT();
 }

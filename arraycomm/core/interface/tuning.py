@@ -12,7 +12,9 @@ does not say, the engine's own table does. What was measured inside a host never
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
 
 from arraycomm._engine import ffi, lib
 
@@ -26,13 +28,15 @@ FORMAT, VERSION = "arraycomm tuning", 2  # version 1 called loopback "tcp" too
 # All ranks share memory, the same once arrays of group.empty() are used; sockets inside one host (ARRAYCOMM_TRANSPORT=tcp) and
 # between hosts of which no two ranks share memory; hosts of which some do.
 TRANSPORTS = ("shm", "symmetric", "loopback", "tcp", "hosts")
-_NEAR = 5  # acomm_row.where
-_FABRIC = 6
-_RUNS = {0: TRANSPORTS, 1: ("shm", "symmetric"), 2: ("symmetric",), 3: ("hosts",), 4: ("hosts",),
-         _NEAR: ("shm", "symmetric", "loopback"), _FABRIC: ()}  # acomm_row.where -> transports
+INSIDE = ("shm", "symmetric", "loopback")  # of these what one host has
+_FABRIC = "FABRIC"
+_RUNS = {"ANYWHERE": TRANSPORTS, "ONE_HOST": ("shm", "symmetric"), "SYMMETRIC": ("symmetric",), "HOSTS": ("hosts",),
+         "EVEN_HOSTS": ("hosts",), "NEAR": INSIDE, _FABRIC: (), "DEDICATED": ("shm", "symmetric"),
+         "DEDICATED_NEAR": INSIDE}  # acomm_row.where, by its number -> transports
 _MACHINE = {"cpu": str, "cores": int, "date": str, "arraycomm": str}
 _FIELDS = {"operation": str, "transport": str, "ranks": int, "use": list}
 _FAR = 2.0  # a choice made for so many times more or fewer ranks says nothing
+MEASURED = (("AMD", 2), ("Intel", 2), ("Intel", 16))  # where the engine's table comes from: makers, processors
 _ALWAYS = 2**64 - 1  # the engine's "no limit"
 
 
@@ -41,11 +45,23 @@ class Row(Record):
 
     kind: str
     name: str
-    transports: tuple[str, ...]  # where it counts; none: wherever a library carries the data that has it
-    near: bool  # over tcp too where there are two ranks
+    function: str
+    where: str  # of _RUNS
     max_ranks: int  # 0: any
     up_to: int | None  # bytes; None: any
+    checks: bool  # compares the ranks' call signatures itself
+    ahead: bool  # a root that sends need not wait for the comparison
     ordered: bool  # reduces each element in the order of the ranks
+
+    @property
+    def transports(self) -> tuple[str, ...]:
+        """Where it counts; none: wherever a library carries the data that has it."""
+        return _RUNS[self.where]
+
+    def fits(self, transport: str, ranks: int, dedicated: bool) -> bool:
+        """Whether it counts for so many ranks over this transport. dedicated: inside a host each has a processor of its own."""
+        here = transport in self.transports or (self.where == "NEAR" and transport == "tcp" and ranks <= 2)
+        return here and (dedicated or not self.where.startswith("DEDICATED")) and (not self.max_ranks or ranks <= self.max_ranks)
 
 
 class Pick(Record):
@@ -82,12 +98,13 @@ class Tuning(Record):
         return f"measured on {about['cpu']}, {about['cores']} cores, {about['date']}, arraycomm {about['arraycomm']}"
 
     def picks(self, operation: str, transport: str, ranks: int) -> tuple[Pick, ...]:
-        """Of the number of ranks that is nearest as a ratio (the smaller one of two), at most twice as many or as few; else
-        nothing. Thresholds of two numbers cannot be interpolated: their lists may hold other algorithms."""
-        near = [(max(ranks / choice.ranks, choice.ranks / ranks), choice.ranks, choice.picks)
-                for choice in self.choices if choice.operation == operation and choice.transport == transport]
-        ratio, _, picks = min(near, default=(_FAR + 1, 0, ()))
-        return picks if ratio <= _FAR else ()
+        """Of the nearest number of ranks; inside a host one that, as this one, gave each rank a processor or did not."""
+        return nearest(ranks, [(choice.ranks, choice.picks) for choice in self.choices
+                               if choice.operation == operation and choice.transport == transport
+                               and (transport not in INSIDE or self._dedicated(choice.ranks) == self._dedicated(ranks))])
+
+    def _dedicated(self, ranks: int) -> bool:
+        return ranks <= int(self.machine["cores"])
 
     def covered(self) -> str:
         """What there are choices for, in words: "shm (2, 4 ranks), loopback (2 ranks)"."""
@@ -103,13 +120,39 @@ class Tuning(Record):
                         for pick in self.picks(operation, transport, ranks))
 
 
+def nearest(ranks: int, lists: Iterable[tuple[int, tuple[Pick, ...]]]) -> tuple[Pick, ...]:
+    """The list of the number of ranks that is nearest as a ratio (the smaller one of two), at most twice as many or as few; else
+    nothing. Thresholds of two numbers cannot be interpolated: their lists may hold other algorithms."""
+    near = [(max(ranks / number, number / ranks), number, picks) for number, picks in lists]
+    ratio, _, picks = min(near, default=(_FAR + 1, 0, ()))
+    return picks if ratio <= _FAR else ()
+
+
+def machine(cores: int | None = None) -> dict[str, Any]:
+    """This one, of which so many processors may be used; as it stands in the files."""
+    return {"cpu": _cpu(), "cores": cores or len(os.sched_getaffinity(0)), "date": time.strftime("%Y-%m-%d"),
+            "arraycomm": sys.modules["arraycomm"].__version__}
+
+
+def _cpu() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    return names[0] if names and names[0] else os.uname().machine  # AArch64 has none
+
+
+def is_measured(about: Mapping[str, Any]) -> bool:
+    """Whether the engine's table comes from a machine like this."""
+    return any(about["cpu"].startswith(maker) and cores / _FAR <= about["cores"] <= cores * _FAR for maker, cores in MEASURED)
+
+
 def rows() -> list[Row]:
     """The engine's table."""
     row = ffi.new("acomm_row *")
     found: list[Row] = []
     while lib.acomm_algorithm(len(found), row):
-        found.append(Row(ffi.string(row.kind).decode(), ffi.string(row.name).decode(), _RUNS[row.where], row.where == _NEAR,
-                         row.max_ranks, None if row.up_to == _ALWAYS else row.up_to, bool(row.ordered)))
+        kind, name, function = (ffi.string(text).decode() for text in (row.kind, row.name, row.function))
+        found.append(Row(kind, name, function, list(_RUNS)[row.where], row.max_ranks,
+                         None if row.up_to == _ALWAYS else row.up_to, bool(row.checks), bool(row.ahead), bool(row.ordered)))
     return found
 
 
@@ -130,14 +173,10 @@ def operations() -> list[str]:
     return [kind for kind in names() if kind != "recv"]
 
 
-def shipped(operation: str, transport: str, ranks: int) -> tuple[Pick, ...]:
+def shipped(operation: str, transport: str, ranks: int, dedicated: bool = False) -> tuple[Pick, ...]:
     """What the engine's table says, without rows that others hide."""
-    picks: list[Pick] = []
-    for row in rows():
-        here = transport in row.transports or (row.near and transport == "tcp" and ranks <= 2)
-        if here and row.kind == operation and (not row.max_ranks or ranks <= row.max_ranks):
-            picks.append(Pick(row.name, row.up_to))
-    return simplified(picks)
+    return simplified([Pick(row.name, row.up_to) for row in rows()
+                       if row.kind == operation and row.fits(transport, ranks, dedicated)])
 
 
 def simplified(picks: Sequence[Pick]) -> tuple[Pick, ...]:

@@ -102,8 +102,7 @@ static bool takes_guests(struct acomm_op *op, uint64_t most)
     op->team = &g->hosts.all;
     if (g->size == 1 || queue_bytes_of(op) > most)
         return queue_bytes_of(op) <= most;
-    const struct algorithm *algorithm = select_algorithm(g, op);
-    return algorithm->where == ONE_HOST || algorithm->where == SYMMETRIC;
+    return select_in_memory(select_algorithm(g, op));
 }
 
 static void queue_finish(struct acomm_op *op, int status)

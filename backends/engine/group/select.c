@@ -68,6 +68,8 @@ static bool select_runs_here(const struct acomm_group *g, const struct team *tea
     case HOSTS: return team->place == TEAM_HOSTS;
     case EVEN_HOSTS: return team->place == TEAM_HOSTS && g->hosts.least == g->hosts.most;
     case FABRIC: return g->fabric && g->fabric->collective;
+    case DEDICATED: return team->place == TEAM_HOST && !g->oversubscribed;
+    case DEDICATED_NEAR: return g->loopback && !g->oversubscribed;
     }
     return false;
 }
@@ -186,11 +188,6 @@ static int run_alone(const struct acomm_op *op)
         memcpy(out, in, elements * op->width);
     }
     return 0;
-}
-
-static bool select_in_memory(const struct algorithm *a)
-{
-    return a->where == ONE_HOST || a->where == SYMMETRIC;
 }
 
 /* Whether the algorithm compares headers while it runs, and begins as all do in this team, whatever they were called for. */

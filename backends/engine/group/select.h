@@ -6,13 +6,14 @@
 struct acomm_group;
 struct algorithm {
     int kind;
-    const char *name;
+    const char *name, *function;
     int (*run)(struct acomm_op *op);
     /* Where the row counts. ONE_HOST: where all ranks share memory. SYMMETRIC: there, once arrays lie in it (group.empty).
      * HOSTS: of parts (select.h), for several hosts; EVEN_HOSTS: with as many ranks on each. NEAR: on one host, though over
-     * sockets, or of two ranks. FABRIC: where one carries the data that has collectives. An algorithm runs where its least demanding
-     * row counts. */
-    enum { ANYWHERE, ONE_HOST, SYMMETRIC, HOSTS, EVEN_HOSTS, NEAR, FABRIC } where;
+     * sockets, or of two ranks. FABRIC: where one carries the data that has collectives. DEDICATED, DEDICATED_NEAR: as ONE_HOST, and on
+     * one host though over sockets, where each rank can have a processor of its own. An algorithm runs where its least demanding row
+     * counts. */
+    enum { ANYWHERE, ONE_HOST, SYMMETRIC, HOSTS, EVEN_HOSTS, NEAR, FABRIC, DEDICATED, DEDICATED_NEAR } where;
     /* CHECKS: compares headers itself, while it runs; otherwise signature_check() runs before it. ORDERED: reduces each element in the order
      * of the ranks, so that its bits are those of all others that do. AHEAD: short ones may run before all ranks have compared their
      * calls (signature_ahead()). */
@@ -22,6 +23,11 @@ struct algorithm {
 };
 /* Made of parts, for several hosts. */
 static inline bool select_spans_hosts(const struct algorithm *a) { return a->where == HOSTS || a->where == EVEN_HOSTS; }
+/* Needs memory that all ranks share. */
+static inline bool select_in_memory(const struct algorithm *a)
+{
+    return a->where == ONE_HOST || a->where == SYMMETRIC || a->where == DEDICATED;
+}
 /* What a group runs: settled when it is opened, so that a call compares bytes and nothing else. */
 struct pick { uint64_t up_to; const struct algorithm *algorithm; };
 struct selection {

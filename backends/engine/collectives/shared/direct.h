@@ -4,8 +4,8 @@
  * other is read or written by the kernel (window.h), where the system permits that among all ranks. A last round tells that
  * everybody has done with the others' arrays.
  * One copy is not always cheaper than two: the kernel is slow on small pages, and its stores fetch what they overwrite. So trials
- * choose, per kind and size (trial.h). Where slots
- * were better everywhere (broadcast, short arrays, all_gather of many), only symmetric arrays come here. An array that only its
+ * choose, per kind and size (trial.h). Where slots were better everywhere (short arrays; where ranks share processors, broadcast and
+ * all_gather of many), only symmetric arrays come here. An array that only its
  * owner can reach, which shows when it is copied, sends all private ones through slots from then on. */
 #ifndef ACOMM_DIRECT_H
 #define ACOMM_DIRECT_H
@@ -15,10 +15,9 @@
 struct acomm_group;
 struct rounds;
 
-/* Bytes of the whole array beyond which private arrays come here in all_to_all, and in all_gather of two ranks. Below, slots win: of two,
- * what lies there changes hands (1 MiB: 40 us, 52 by the kernel); more of them mostly share cores, and to meet twice takes turns of them
- * all (4 and 8 ranks on 2 cores, 256 KiB to 2 MiB: 1.8 to 2.4 times as long as by slots). all_gather of more than two does not come: a
- * slot that all have read came from memory once. */
+/* Bytes of the whole array up to which private arrays beside symmetric ones go through slots in all_to_all, and in all_gather of two
+ * ranks; and beyond which private arrays of ranks that share processors come here in all_to_all: to meet twice takes turns of them all
+ * (4 and 8 ranks on 2 cores, 256 KiB to 2 MiB: 1.8 to 2.4 times as long as by slots). */
 #define DIRECT_FROM ((uint64_t)2 << 20)
 
 struct direct_plan {
