@@ -8,7 +8,13 @@ from typing import Any
 
 from arraycomm.core.base.command import command
 
-from .subcommands import SUBCOMMANDS
+# Beside measuring collectives: each is the module of its name, with options of its own.
+SUBCOMMANDS = {
+    "compare": "beside MPI, gloo, MLX, JAX and others, in turns: one table of ratios",
+    "tune": "which algorithm is fastest here from how many bytes on, as a file for ARRAYCOMM_TUNING",
+    "arrays": "what arrays of JAX and torch cost beside NumPy's",
+    "startup": "how long ranks take to meet",
+}
 
 
 @command
@@ -18,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if given[:1] and given[0] in SUBCOMMANDS:
             return int(_module(given[0]).main(given[1:]))
-        return int(_module("ranks").run(_module("options").parse(given)))
+        return int(_module("ranks").run(_module("options").parse(given, SUBCOMMANDS)))
     except ModuleNotFoundError as error:
         remedy = "; pip install numpy" if error.name == "numpy" else ""
         print(f"arraycomm-bench: {error}{remedy}", file=sys.stderr)

@@ -21,12 +21,11 @@ from types import FrameType
 from typing import Any
 
 from .arguments import at_least, numbers, parse_sizes, plot_file, some_of
-from .compare_plot import write_plot
 from .drive import Contender, ContenderFailed, Start, peer_class, probe
 from .peers import GROUPS, LIBRARIES
 from .peers.ours import VARIANTS
 from .peers.protocol import ITEM_BYTES, OPERATIONS, Missing
-from .plot import require
+from .plot import compare_panels, require, write_plot
 from .results import OURS, Cell, summaries
 from .spaces import Spaces, obstacle
 from .table import Table, percentiles, summary_line, transport, write_csv, write_json
@@ -237,7 +236,7 @@ def _write(cells: list[Cell], field: Field, given: argparse.Namespace) -> None:
     if given.csv:
         write_csv(given.csv, cells, field.network, field.versions)
     if given.plot and cells:
-        write_plot(given.plot, cells, f"{given.dtype}, {len(os.sched_getaffinity(0))} processors")
+        write_plot(given.plot, compare_panels(cells), f"{given.dtype}, {len(os.sched_getaffinity(0))} processors")
 
 
 def _available() -> int:

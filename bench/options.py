@@ -5,57 +5,29 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from arraycomm.core.base.command import add_version
 
 from .arguments import at_least, parse_size, plot_file, some_of
 from .collectives import COLLECTIVES
 from .data import DTYPES, OPS, SHORT_NAMES
-from .subcommands import SUBCOMMANDS
 
 _AVERAGES = "0 rank 0, 1 average, 2 minimum, 3 maximum over ranks"
 FRAMEWORKS = ("numpy", "jax", "torch")
 TRANSPORTS = ("auto", "shm", "tcp")
 
 
-@dataclass(frozen=True)
-class Options:
-    """What one run measures. Sizes are in bytes."""
-
-    operations: tuple[str, ...]
-    min_bytes: int
-    max_bytes: int
-    step_factor: int  # 0: steps of step_bytes
-    step_bytes: int
-    ops: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    root: int  # -1: every rank in turn
-    calls: int  # back to back, per batch; 0: as many as fill a batch
-    batches: int
-    warmup: int
-    checks: int
-    average: int
-    percentiles: bool
-    framework: str
-    backend: str | None
-    transport: str | None
-    nproc: int | None
-    timeout: float | None
-    json: str | None
-    csv: str | None
-    plot: str | None
-
-    def sizes(self) -> list[int]:
-        """Every size from the smallest to the largest."""
-        sizes = [self.min_bytes]
-        while True:
-            last = sizes[-1]
-            following = last * self.step_factor if self.step_factor else last + self.step_bytes
-            if following > self.max_bytes or following == last:
-                return sizes
-            sizes.append(following)
+def sizes(options: argparse.Namespace) -> list[int]:
+    """Every size from the smallest to the largest."""
+    found = [options.min_bytes]
+    while True:
+        last = found[-1]
+        following = last * options.step_factor if options.step_factor else last + options.step_bytes
+        if following > options.max_bytes or following == last:
+            return found
+        found.append(following)
 
 
 def require_writable(path: str) -> None:
@@ -84,8 +56,8 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of the measuring command (`compare` has its own)."""
+def parser(others: Mapping[str, str]) -> argparse.ArgumentParser:
+    """The parser of the measuring command. others: subcommands, which have their own, and what they do."""
     made = argparse.ArgumentParser(
         prog="arraycomm-bench",
         usage="%(prog)s OPERATION [-b SIZE] [-e SIZE] [-f FACTOR] [--nproc N] [more options, see --help]",
@@ -93,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="A rank is a process: --nproc stands for nccl-tests' -t and -g.\n"
         "Exit code 1 when any value was wrong or a rank failed, 2 when nothing could be measured.\n\n"
         "other commands, each with a --help of its own:\n"
-        + "\n".join(f"  arraycomm-bench {name:8} {does}" for name, does in SUBCOMMANDS.items()),
+        + "\n".join(f"  arraycomm-bench {name:8} {does}" for name, does in others.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
@@ -115,39 +87,38 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_nccl_options(made: argparse.ArgumentParser) -> None:
     add = made.add_argument
-    add("-b", "--minbytes", type=parse_size, default=8, metavar="SIZE", help="smallest size (8)")
-    add("-e", "--maxbytes", type=parse_size, metavar="SIZE", help="largest size (64M)")
-    add("-f", "--stepfactor", type=at_least(1), metavar="FACTOR", help="factor between sizes (4)")
-    add("-i", "--stepbytes", type=parse_size, metavar="SIZE", help="increment between sizes, without -f (1M)")
+    add("-b", "--minbytes", dest="min_bytes", type=parse_size, default=8, metavar="SIZE", help="smallest size (8)")
+    add("-e", "--maxbytes", dest="max_bytes", type=parse_size, metavar="SIZE", help="largest size (64M)")
+    add("-f", "--stepfactor", dest="step_factor", type=at_least(1), metavar="FACTOR", help="factor between sizes (4)")
+    add("-i", "--stepbytes", dest="step_bytes", type=parse_size, metavar="SIZE", help="increment between sizes, without -f (1M)")
     add("-o", "--op", type=_some(OPS, "reduction"), default=("sum",), dest="ops", metavar="OP",
         help=f"all, or some of {', '.join(OPS)} (sum)")
     add("-d", "--datatype", type=_some({**SHORT_NAMES, **{name: name for name in DTYPES}}, "datatype"), default=("float32",),
         dest="dtypes", metavar="TYPE", help=f"all, or some of {', '.join((*SHORT_NAMES, *DTYPES))} (float)")
     add("-r", "--root", type=_root, default=0, metavar="RANK", help="root of rooted operations; all or -1 is every rank (0)")
-    add("-n", "--iters", type=at_least(1), default=0, metavar="N", help="calls per batch (as many as take 20 ms, at most 1000)")
+    add("-n", "--iters", type=at_least(1), default=0, dest="calls", metavar="N",
+        help="calls per batch (as many as take 20 ms, at most 1000)")
     add("-w", "--warmup_iters", type=at_least(0), default=5, dest="warmup", metavar="N", help="calls before the first batch (5)")
-    add("-c", "--check", type=at_least(0), default=1, metavar="N", help="how often each result is checked; 0 does not (1)")
+    add("-c", "--check", type=at_least(0), default=1, dest="checks", metavar="N",
+        help="how often each result is checked; 0 does not (1)")
     add("-a", "--average", type=int, choices=range(4), default=3, help=f"which rank's time counts: {_AVERAGES} (3)")
     add("-J", "--output_file", "--json", dest="json", metavar="FILE", help="the measurements as JSON")
 
 
-def parse(arguments: list[str]) -> Options:
-    """Options of a command line. Leaves by SystemExit(2) with the usage on a wrong one."""
-    made = parser()
+def parse(arguments: list[str], others: Mapping[str, str] = MappingProxyType({})) -> argparse.Namespace:
+    """What one run measures: the options of a command line, sizes in bytes; step_factor 0: steps of step_bytes. Leaves by
+    SystemExit(2) with the usage on a wrong one."""
+    made = parser(others)
     given = made.parse_args(arguments)
-    largest = max(64 << 20, given.minbytes) if given.maxbytes is None else given.maxbytes
-    if largest < given.minbytes:
-        made.error(f"-e {largest} is less than -b {given.minbytes}: give the smallest size first")
-    additive = given.stepfactor == 1 or (given.stepfactor is None and given.stepbytes is not None)
-    if additive and given.stepbytes == 0:
+    if given.max_bytes is None:
+        given.max_bytes = max(64 << 20, given.min_bytes)
+    if given.max_bytes < given.min_bytes:
+        made.error(f"-e {given.max_bytes} is less than -b {given.min_bytes}: give the smallest size first")
+    additive = given.step_factor == 1 or (given.step_factor is None and given.step_bytes is not None)
+    if additive and given.step_bytes == 0:
         made.error("-i 0 never reaches the largest size")
-    if not additive and given.minbytes == 0:
+    if not additive and given.min_bytes == 0:
         made.error("-b 0 never grows by a factor: start at 1 or more, or use -i")
-    return Options(
-        operations=given.operations, min_bytes=given.minbytes, max_bytes=largest,
-        step_factor=0 if additive else given.stepfactor or 4, step_bytes=given.stepbytes or 1 << 20,
-        ops=given.ops, dtypes=given.dtypes, root=given.root, calls=given.iters, batches=given.batches,
-        warmup=given.warmup, checks=given.check, average=given.average, percentiles=given.percentiles,
-        framework=given.framework, backend=given.backend, transport=given.transport, nproc=given.nproc,
-        timeout=given.timeout, json=given.json, csv=given.csv, plot=given.plot,
-    )
+    given.step_factor = 0 if additive else given.step_factor or 4
+    given.step_bytes = given.step_bytes or 1 << 20
+    return given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import socket
@@ -18,14 +19,14 @@ from arraycomm.core.interface import registry
 
 from . import frameworks, plot, report, sweep
 from .frameworks import NumpyArrays
-from .options import Options, require_writable
+from .options import require_writable
 
 WRONG = 1  # exit code: a wrong value, or a rank that failed
 USAGE = 2
 _LINE = 160  # bytes of a rank's line in the preamble
 
 
-def run(options: Options) -> int:
+def run(options: argparse.Namespace) -> int:
     """Joins the world of the environment, or starts one here. The exit code."""
     if options.transport:
         os.environ["ARRAYCOMM_TRANSPORT"] = options.transport
@@ -44,7 +45,7 @@ def run(options: Options) -> int:
     return run_rank(options)
 
 
-def _check(options: Options, leads: bool) -> None:
+def _check(options: argparse.Namespace, leads: bool) -> None:
     """Raises what would otherwise come from every rank, or after an hour of measuring."""
     frameworks.require(options.framework)
     if options.backend:
@@ -55,7 +56,7 @@ def _check(options: Options, leads: bool) -> None:
         require_writable(path)
 
 
-def _start(options: Options) -> int:
+def _start(options: argparse.Namespace) -> int:
     from arraycomm.launch.errors import ProcessError
     from arraycomm.launch.spawn import spawn
 
@@ -72,7 +73,7 @@ def _start(options: Options) -> int:
     return 0
 
 
-def run_rank(options: Options) -> int:
+def run_rank(options: argparse.Namespace) -> int:
     """One rank's whole run; the exit code. Every rank of the world calls it."""
     import arraycomm
 
@@ -83,7 +84,7 @@ def run_rank(options: Options) -> int:
     return WRONG if summary.wrong else 0
 
 
-def spawned_rank(rank: int, options: Options) -> None:
+def spawned_rank(rank: int, options: argparse.Namespace) -> None:
     """A rank of ours. Wrong values leave by exit code, because they are no error of the rank's."""
     try:
         code = run_rank(options)
@@ -94,7 +95,7 @@ def spawned_rank(rank: int, options: Options) -> None:
         sys.exit(code)
 
 
-def measure_all(group: Any, options: Options, framework: NumpyArrays) -> report.Summary:
+def measure_all(group: Any, options: argparse.Namespace, framework: NumpyArrays) -> report.Summary:
     """Runs every step; rank 0 prints and writes the files."""
     leads = group.rank == 0
     table = report.Table(options.percentiles, None if leads else lambda text: None)
@@ -129,7 +130,7 @@ def _refuse_nothing(steps: list[sweep.Step], skipped: list[str]) -> None:
         raise ValueError("nothing to measure: " + "; ".join(skipped))
 
 
-def _where(group: Any, options: Options) -> dict[str, object]:
+def _where(group: Any, options: argparse.Namespace) -> dict[str, object]:
     """What all rows share. host: rank 0's."""
     import arraycomm
 
@@ -138,17 +139,17 @@ def _where(group: Any, options: Options) -> dict[str, object]:
             "arraycomm_version": arraycomm.__version__}
 
 
-def _write(rows: list[sweep.Row], options: Options, ranks: list[str], where: dict[str, object]) -> None:
+def _write(rows: list[sweep.Row], options: argparse.Namespace, ranks: list[str], where: dict[str, object]) -> None:
     if options.json:
         about = {**where, "args": sys.argv, "python": platform.python_version(), "devices": ranks}
         report.write_json(options.json, rows, options, about)
     if options.csv:
         report.write_csv(options.csv, rows, where)
     if options.plot:
-        plot.write_plot(options.plot, rows, _title(options, where))
+        plot.write_plot(options.plot, plot.sweep_panels(rows), _title(options, where))
 
 
-def _title(options: Options, where: dict[str, object]) -> str:
+def _title(options: argparse.Namespace, where: dict[str, object]) -> str:
     """What all curves of the plot share."""
     types = list(options.dtypes) if len(options.dtypes) == 1 else []
     return ", ".join([*types, f"{where['ranks']} ranks", str(where["transport"]), options.framework,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from .data import label
-from .options import Options
 from .sweep import Cell, Row
 
 _REDOP_LABELS = {"product": "prod", "premul_sum": "mulsum", "": "none"}
@@ -52,7 +52,7 @@ class Table:
         self.percentiles = percentiles
         self.line = line or partial(print, flush=True)
 
-    def preamble(self, options: Options, ranks: Sequence[str]) -> None:
+    def preamble(self, options: argparse.Namespace, ranks: Sequence[str]) -> None:
         """The parameters and where the ranks are."""
         step = f"{options.step_factor}(factor)" if options.step_factor else f"{options.step_bytes}(bytes)"
         self.line(f"# nRanks {len(ranks)} minBytes {options.min_bytes} maxBytes {options.max_bytes} step: {step} "
@@ -97,15 +97,25 @@ def _figures(cell: Cell | None) -> dict[str, Any] | None:
     """nccl-tests' keys, then ours. Times in microseconds."""
     if cell is None:
         return None
-    timing = cell.timing
-    figures = {"time": timing.time, "alg_bw": cell.algbw, "bus_bw": cell.busbw, "nwrong": cell.wrong,
-               "low": timing.low, "high": timing.high, "calls": timing.calls}
-    if timing.p50 is not None:
-        figures |= {"p50": timing.p50, "p95": timing.p95, "p99": timing.p99}
-    return figures
+    return {"alg_bw": cell.algbw, "bus_bw": cell.busbw, "nwrong": cell.wrong,
+            **{name: value for name, value in asdict(cell.timing).items() if value is not None}}
 
 
-def write_json(path: str, rows: Sequence[Row], options: Options, about: dict[str, Any]) -> None:
+def dump_json(path: str, document: Mapping[str, Any]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
+        file.write("\n")
+
+
+def dump_csv(path: str, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Lines of the same columns; None is empty."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, lines[0] if lines else ())
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def write_json(path: str, rows: Sequence[Row], options: argparse.Namespace, about: dict[str, Any]) -> None:
     """All rows, the configuration, and `about`: where it was measured, and with which versions."""
     summary = Summary.of(rows)
     document = {
@@ -128,23 +138,11 @@ def write_json(path: str, rows: Sequence[Row], options: Options, about: dict[str
         "out_of_bounds": {"count": summary.wrong, "okay": summary.wrong == 0},
         "average_bus_bandwidth": {"bandwidth": summary.busbw},
     }
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
-        file.write("\n")
-
-
-_CSV_COLUMNS = ("operation", "size", "count", "type", "redop", "root", "placement", "time", "algbw", "busbw", "wrong",
-                "low", "high", "calls", "p50", "p95", "p99")
+    dump_json(path, document)
 
 
 def write_csv(path: str, rows: Sequence[Row], where: Mapping[str, object]) -> None:
     """One line per row and placement. Times in microseconds, bandwidths in GB/s. where: columns that all lines share."""
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow((*_CSV_COLUMNS, *where))
-        for row in rows:
-            for placement, cell in row.cells():
-                timing = cell.timing
-                writer.writerow((row.operation, row.size, row.count, label(row.dtype), redop(row.op), row.root,
-                                 placement, timing.time, cell.algbw, cell.busbw, cell.wrong, timing.low, timing.high,
-                                 timing.calls, timing.p50, timing.p95, timing.p99, *where.values()))
+    dump_csv(path, [{"operation": row.operation, "size": row.size, "count": row.count, "type": label(row.dtype),
+                     "redop": redop(row.op), "root": row.root, "placement": placement, "algbw": cell.algbw, "busbw": cell.busbw,
+                     "wrong": cell.wrong, **asdict(cell.timing), **where} for row in rows for placement, cell in row.cells()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from .collectives import COLLECTIVES, Call, Case, Collective, Shared
 from .data import PREMUL_FACTOR, Array, count_wrong, numpy_dtype, poison, values, why_not
 from .frameworks import NumpyArrays
 from .harness import Plan, Timing, measure, over_ranks
-from .options import Options
+from .options import sizes
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Step:
     counts: tuple[int, ...]
 
 
-def steps(options: Options, size: int, framework: NumpyArrays) -> tuple[list[Step], list[str]]:
+def steps(options: argparse.Namespace, size: int, framework: NumpyArrays) -> tuple[list[Step], list[str]]:
     """What is to be measured in a world of `size` ranks, and for each reason what cannot be."""
     made: list[Step] = []
     skipped: dict[str, list[str]] = {}
@@ -79,7 +80,7 @@ def _obstacle(dtype: str, op: str, framework: NumpyArrays) -> str | None:
     return framework.why_not(dtype) or (why_not(dtype, op) if op else None)
 
 
-def _roots(options: Options, collective: Collective, size: int) -> list[int]:
+def _roots(options: argparse.Namespace, collective: Collective, size: int) -> list[int]:
     if not collective.rooted:
         return [-1]
     if options.root >= size:
@@ -87,15 +88,15 @@ def _roots(options: Options, collective: Collective, size: int) -> list[int]:
     return list(range(size)) if options.root < 0 else [options.root]
 
 
-def _counts(options: Options, collective: Collective, dtype: str, size: int) -> tuple[int, ...]:
+def _counts(options: argparse.Namespace, collective: Collective, dtype: str, size: int) -> tuple[int, ...]:
     """The count column: a whole number of elements per rank, at least one, each once."""
     if not collective.sized:
         return (0,)
     width = numpy_dtype(dtype).itemsize * (size if collective.divided else 1)
-    return tuple(dict.fromkeys(max(1, bytes_ // width) for bytes_ in options.sizes()))
+    return tuple(dict.fromkeys(max(1, bytes_ // width) for bytes_ in sizes(options)))
 
 
-def rows(group: Any, step: Step, options: Options, framework: NumpyArrays) -> Iterator[Row]:
+def rows(group: Any, step: Step, options: argparse.Namespace, framework: NumpyArrays) -> Iterator[Row]:
     """Measures a step. Collective; every rank gets the same rows."""
     collective = COLLECTIVES[step.operation]
     plan = Plan(options.calls, options.batches, options.warmup, options.average, options.percentiles)

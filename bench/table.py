@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import socket
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from .report import figure
+from .report import dump_csv, dump_json, figure
 from .results import OURS, Cell, Summary, Timing, Verdict, rivals, summaries
 
 _VERSION = 3
-_COLUMNS = ("operation", "ranks", "size", "dtype", "contender", "time", "low", "high", "calls", "p50", "p95", "p99", "wrong",
-            "against", "best", "ratio", "ratio_low", "ratio_high", "verdict", "transport", "host", "version")
 
 
 class Table:
@@ -79,33 +75,29 @@ def summary_line(summary: Summary) -> str:
 
 def write_json(path: str, cells: Sequence[Cell], network: Sequence[str], about: dict[str, Any]) -> None:
     """Every cell with every batch, the verdicts, and `about`: contenders, versions, what was skipped or failed."""
-    document = {
+    dump_json(path, {
         "version": _VERSION,
         **about,
-        "cells": [
-            {"operation": cell.operation, "ranks": cell.ranks, "size": cell.size, "dtype": cell.dtype,
-             "timings": {name: {"time": timing.time, **asdict(timing)} for name, timing in cell.timings.items()},
-             "verdicts": [{**asdict(verdict), "verdict": verdict.word} for verdict in cell.verdicts(network)]}
-            for cell in cells
-        ],
+        "cells": [{"operation": cell.operation, "ranks": cell.ranks, "size": cell.size, "dtype": cell.dtype,
+                   "timings": {name: {"time": timing.time, **asdict(timing)} for name, timing in cell.timings.items()},
+                   "verdicts": [{**asdict(verdict), "verdict": verdict.word} for verdict in cell.verdicts(network)]}
+                  for cell in cells],
         "summaries": [asdict(summary) for summary in summaries(cells, network)],
-    }
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
-        file.write("\n")
+    })
 
 
 def write_csv(path: str, cells: Sequence[Cell], network: Sequence[str], versions: Mapping[str, str]) -> None:
     """A line for each contender in each cell; those of ours have the verdict too. versions: by contender."""
-    host = socket.gethostname()
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(_COLUMNS)
-        for cell in cells:
-            verdicts = {verdict.ours: (" ".join(verdict.against), verdict.best, verdict.ratio, verdict.low, verdict.high,
-                                       verdict.word) for verdict in cell.verdicts(network)}
-            for name, timing in cell.timings.items():
-                batches = timing.batches
-                writer.writerow((cell.operation, cell.ranks, cell.size, cell.dtype, name, timing.time, min(batches),
-                                 max(batches), timing.calls, timing.p50, timing.p95, timing.p99, timing.wrong,
-                                 *verdicts.get(name, ("",) * 6), transport(name, network), host, versions.get(name, "")))
+    dump_csv(path, [_line(cell, name, network, versions) for cell in cells for name in cell.timings])
+
+
+def _line(cell: Cell, name: str, network: Sequence[str], versions: Mapping[str, str]) -> dict[str, Any]:
+    timing = cell.timings[name]
+    verdict = next((verdict for verdict in cell.verdicts(network) if verdict.ours == name), None)
+    return {"operation": cell.operation, "ranks": cell.ranks, "size": cell.size, "dtype": cell.dtype, "contender": name,
+            "time": timing.time, "low": min(timing.batches), "high": max(timing.batches), "calls": timing.calls,
+            "p50": timing.p50, "p95": timing.p95, "p99": timing.p99, "wrong": timing.wrong,
+            "against": " ".join(verdict.against) if verdict else "", "best": verdict and verdict.best,
+            "ratio": verdict and verdict.ratio, "ratio_low": verdict and verdict.low, "ratio_high": verdict and verdict.high,
+            "verdict": verdict and verdict.word, "transport": transport(name, network), "host": socket.gethostname(),
+            "version": versions.get(name, "")}

@@ -40,6 +40,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "shm": {"ARRAYCOMM_TRANSPORT": "shm"},
     "symmetric": {"ARRAYCOMM_TRANSPORT": "shm"},
     "tcp": {"ARRAYCOMM_TRANSPORT": "tcp"},
+    "unchecked": {"ARRAYCOMM_TRANSPORT": "tcp", "ARRAYCOMM_CHECK": "0"},
     "jit": {},  # inside JAX programs, see ours_jax.py
     "jax.jit": {},
     "jax": {"ARRAYCOMM_JAX": "1"},  # JAX unchanged: its own collectives over ours, see jax.py

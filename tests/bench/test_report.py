@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from arraycomm.bench import options, plot, report
+from arraycomm.bench import options, report
 from arraycomm.bench.harness import Timing
 from arraycomm.bench.report import Summary, Table, figure
 from arraycomm.bench.sweep import Cell, Row
@@ -87,38 +87,3 @@ def test_csv_has_a_line_per_placement(tmp_path):
     assert [line["placement"] for line in lines] == ["out-of-place", "in-place"] * 2 + ["out-of-place"] * 2
     assert {(line["ranks"], line["transport"], line["host"]) for line in lines} == {("4", "TCP", "h")}
     assert (lines[3]["operation"], lines[3]["size"], float(lines[3]["busbw"])) == ("all_reduce", "1048576", 4.97)
-
-
-def test_curves_are_named_by_what_differs():
-    out, within = "out-of-place", "in-place"
-    assert {name: list(panel) for name, panel in plot.curves(ROWS).items()} == {
-        "all_reduce": [("sum", out), ("sum", within), ("prod", out), ("prod", within)], "broadcast": [("", out)]}
-    assert plot.curves(ROWS[:1]) == {"all_reduce": {("", out): [(8, 1.25, 0.01)], ("", within): [(8, 1.5, 0.02)]}}
-    assert plot.unsized(ROWS) == "barrier: 2 \N{MICRO SIGN}s" and not plot.unsized(ROWS[:3])
-
-
-def test_ticks_are_sizes_as_they_are_given():
-    assert [plot.short_size(size) for size in (8, 1024, 3 << 19, 1 << 30)] == ["8", "1K", "1.5M", "1G"]
-
-
-@pytest.mark.parametrize("rows", [ROWS, ROWS[2:3], ROWS[3:]], ids=["several", "one", "a barrier alone"])
-def test_two_panels_for_each_operation(tmp_path, rows):
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "out.svg"
-    plot.write_plot(str(path), rows, "title")
-    text = path.read_text()
-    titles = [f"{name}: {what}" for name in dict.fromkeys(row.operation for row in rows if row.size)
-              for what in ("time (\N{MICRO SIGN}s)", "bus bandwidth (GB/s)")]
-    assert all(f"<!-- {title} -->" in text for title in ["title", *titles])
-    assert text.count(": bus bandwidth") == len(titles) // 2
-    assert ("barrier: 2" in text) == (rows[-1].size == 0)
-    plot.write_plot(str(tmp_path / "out.png"), rows, "title")
-    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_plot_without_matplotlib_says_what_to_install(monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match="pip install matplotlib"):
-        plot.require()
