@@ -23,7 +23,8 @@ def failures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "cuda":
             patch.setenv("ARRAYCOMM_CUDART_LIBRARY", build.cudart())
-        context = spawn(serve, (request.param, str(folder)), nprocs=RANKS, join=False)
+        method = "forkserver" if request.param == "torch" else "spawn"
+        context = spawn(serve, (request.param, str(folder)), nprocs=RANKS, join=False, start_method=method)
     assert context is not None
     try:
         ended = context.join(120)

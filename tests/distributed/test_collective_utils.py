@@ -42,7 +42,7 @@ def check(rank: int) -> None:
 
 
 def test_two_ranks() -> None:
-    arraycomm.spawn(check, nprocs=2)
+    arraycomm.spawn(check, nprocs=2, start_method="forkserver")
 
 
 def test_alone() -> None:

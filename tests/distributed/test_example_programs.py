@@ -172,4 +172,4 @@ def meshes(rank: int) -> None:
 
 
 def test_meshes() -> None:
-    arraycomm.spawn(meshes, nprocs=16)
+    arraycomm.spawn(meshes, nprocs=16, start_method="forkserver")

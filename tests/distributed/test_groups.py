@@ -224,7 +224,7 @@ def check_all(rank: int) -> None:
 
 
 def test_groups_of_three_ranks() -> None:
-    arraycomm.spawn(check_all, nprocs=RANKS)
+    arraycomm.spawn(check_all, nprocs=RANKS, start_method="forkserver")
 
 
 def check_spellings(rank: int) -> None:
@@ -240,7 +240,7 @@ def check_spellings(rank: int) -> None:
 
 
 def test_spellings_of_one_backend_mean_the_same() -> None:
-    arraycomm.spawn(check_spellings, nprocs=RANKS)
+    arraycomm.spawn(check_spellings, nprocs=RANKS, start_method="forkserver")
 
 
 def check_shrinking(rank: int) -> None:
@@ -316,7 +316,8 @@ def check_shrinking_without_a_store(rank: int, size: int, address: str) -> None:
                                                  (check_shrinking_without_a_store, 3, (0, 1))])
 def test_going_on_without_ranks_that_were_killed(check: Callable[..., None], size: int, killed: tuple[int, ...]) -> None:
     arguments = (size, f"tcp://127.0.0.1:{free_port()}") if check is check_shrinking_without_a_store else ()
-    context = arraycomm.spawn(check, arguments, nprocs=size, join=False)
+    context = arraycomm.spawn(check, arguments, nprocs=size, join=False,
+                               start_method="forkserver")
     assert context is not None
     try:
         end = time.monotonic() + LIMIT.total_seconds()

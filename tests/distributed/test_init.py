@@ -182,7 +182,7 @@ def check_again_and_again(rank: int, path: str) -> None:
 
 
 def test_again_and_again(tmp_path: Path) -> None:
-    arraycomm.spawn(check_again_and_again, (str(tmp_path / "meet"),), nprocs=2)
+    arraycomm.spawn(check_again_and_again, (str(tmp_path / "meet"),), nprocs=2, start_method="forkserver")
 
 
 def check_two_worlds_in_one_store(rank: int, path: str) -> None:
@@ -196,7 +196,7 @@ def check_two_worlds_in_one_store(rank: int, path: str) -> None:
 
 
 def test_two_worlds_in_one_store(tmp_path: Path) -> None:
-    arraycomm.spawn(check_two_worlds_in_one_store, (str(tmp_path / "meet"),), nprocs=4)
+    arraycomm.spawn(check_two_worlds_in_one_store, (str(tmp_path / "meet"),), nprocs=4, start_method="forkserver")
 
 
 def check_a_try_that_failed(rank: int, path: str) -> None:
@@ -215,7 +215,7 @@ def check_a_try_that_failed(rank: int, path: str) -> None:
 
 
 def test_a_try_that_failed(tmp_path: Path) -> None:
-    arraycomm.spawn(check_a_try_that_failed, (str(tmp_path / "meet"),), nprocs=2)
+    arraycomm.spawn(check_a_try_that_failed, (str(tmp_path / "meet"),), nprocs=2, start_method="forkserver")
 
 
 class Minimal(dist.Store):
@@ -237,7 +237,7 @@ def check_a_store_of_the_program(rank: int, path: str) -> None:
 
 
 def test_a_store_of_the_program(tmp_path: Path) -> None:
-    arraycomm.spawn(check_a_store_of_the_program, (str(tmp_path / "meet"),), nprocs=2)
+    arraycomm.spawn(check_a_store_of_the_program, (str(tmp_path / "meet"),), nprocs=2, start_method="forkserver")
 
 
 def test_importing_loads_no_framework() -> None:

@@ -118,4 +118,4 @@ def run(rank: int) -> None:
 
 
 def test_all_ranks() -> None:
-    spawn(run, nprocs=RANKS)
+    spawn(run, nprocs=RANKS, start_method="forkserver")

@@ -202,4 +202,4 @@ def run(rank: int) -> None:
 
 
 def test_all_pass_or_none() -> None:
-    spawn(run, nprocs=3)
+    spawn(run, nprocs=3, start_method="forkserver")

@@ -157,7 +157,7 @@ def check_current(groups: list[Any]) -> None:
 
 
 def test_on_three_ranks() -> None:
-    arraycomm.spawn(check_unregistered, nprocs=RANKS)
+    arraycomm.spawn(check_unregistered, nprocs=RANKS, start_method="forkserver")
 
 
 def test_factories(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -177,7 +176,6 @@ def run(module: str, kind: str) -> list[dict[str, Outcome]]:
     """What every rank found, by case. TimeoutError with the last cases when a rank hangs."""
     from arraycomm.launch.spawn import spawn
 
-    multiprocessing.set_forkserver_preload(["torch.distributed"])  # which takes seconds in each rank
     method = "forkserver" if kind.endswith("torch") else "spawn"
     with tempfile.TemporaryDirectory() as folder:
         context = spawn(serve, (module, kind, folder), nprocs=ranks(module), join=False, start_method=method)
