@@ -95,8 +95,7 @@ RACED = ("test_node", "test_node_leaving")  # short ones, always run under Threa
 # Some write into memory as a hostile rank would, one is of processes and of the time that they take. In the others threads
 # read each other's arrays, in an order that shared memory gives, which each maps elsewhere: it sees none, and its reports take
 # longer than the timeouts.
-NOT_RACED = ("test_direct", "test_hostile", "test_hostile_fuzz", "test_hostile_places", "test_chunks", "test_transfer",
-             "test_window")
+NOT_RACED = ("test_direct", "test_hostile", "test_hostile_fuzz", "test_hostile_places", "test_transfer", "test_window")
 
 
 def run(builder: Builder, test: Path, directory: Path, flags: list[str], compiler: str = COMPILER,

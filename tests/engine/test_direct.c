@@ -7,7 +7,7 @@
 #include "group/group.h"
 #include "shared_world.h"
 
-#define BARRED_TURN 6 /* when the arrays are barred: the second of two tries by the kernel's copy begins, each of two runs (trial.h) */
+#define BARRED_TURN 6 /* when the arrays are barred */
 #define TURNS 16
 #define COUNT ((uint64_t)300000) /* int32 a rank: beyond DIRECT_FROM for two */
 
@@ -159,37 +159,6 @@ static void long_runs_learn_soon(void)
     CHECK(choice_for(classes, CHOICE_LONG - 1)->tries == CHOICE_KNOWN);
 }
 
-/* From nothing known on: ranks try slots and the kernel's copy. */
-static int tries_two_ways(acomm_group *g, int rank, int n)
-{
-    uint64_t count = COUNT * (uint64_t)n, bytes = count * sizeof(int32_t);
-    int32_t *in = malloc(bytes), *out = malloc(bytes);
-    struct choice *c = choice_for(g->choices[ACOMM_ALL_TO_ALL][COUNT * sizeof(int32_t) % SHARED_LINE != 0], bytes);
-    int found = 0, ways = 0;
-    for (int turn = 0; c->tries < CHOICE_WAYS && !found; turn++) {
-        for (uint64_t i = 0; i < count; i++)
-            in[i] = value(rank, turn, i);
-        found = RUN(g, ACOMM_ALL_TO_ALL, -1, .in = in, .out = out, .count = COUNT);
-        for (int other = 0; other < n; other++)
-            found += wrong(out + COUNT * (uint64_t)other, other, turn, COUNT * (uint64_t)rank);
-        ways |= 1 << c->agreed;
-    }
-    CHECK_EQUAL(ways, 1 << 0 | 1 << 1);
-    free(in);
-    free(out);
-    return found;
-}
-
-static void both_ways_are_tried(void)
-{
-    for (int n = 2; n <= 3; n++) {
-        atomic_store(&barred, 0);
-        atomic_store(&copied, 0);
-        run(n, tries_two_ways, 0);
-        CHECK(atomic_load(&copied) > 0);
-    }
-}
-
 /* Tries that something else made dear: nothing is known of a way until one that was not, and such a way is tried next. */
 static void spoilt_tries_teach_nothing(void)
 {
@@ -213,7 +182,6 @@ int main(void)
     TEST(an_input_of_two);
     TEST(a_result_of_two);
     TEST(a_result_of_three);
-    TEST(both_ways_are_tried);
     TEST(spoilt_tries_teach_nothing);
     return CHECK_RESULT();
 }

@@ -7,7 +7,7 @@
 #include "shared_world.h"
 
 #define LONG ((uint64_t)300000) /* int32: goes directly */
-#define LATER 10 /* turns: all know that they reach each other, and the second try by the kernel's copy begins (trial.h) */
+#define LATER 10 /* turns: all know that they reach each other */
 
 static bool names(acomm_group *g, int code, int culprit)
 {

@@ -1,7 +1,6 @@
 /* A group: its peers, its queue, its state. Everything that belongs to one communicator. */
 #ifndef ACOMM_GROUP_H
 #define ACOMM_GROUP_H
-#include "base/choice.h"
 #include "base/process.h"
 #include "group/hosts.h"
 #include "group/select.h"
@@ -72,7 +71,6 @@ struct acomm_group {
     struct p2p *p2p;
     void (*fail_messages)(struct p2p *p2p); /* p2p_fail() */
     struct stream_path *stores;   /* how slots are filled that do not change hands, by who reads them (rounds_fill) */
-    struct choice choices[ACOMM_KINDS][2][CHOICE_CLASSES]; /* of trials; blocks that do not end with a line have their own, see trial_begin() */
     struct direct_state direct;        /* reading the peers' arrays where they lie */
     struct scratch { char *data; size_t bytes; } scratch[2]; /* of operations and of their parts; kept from call to call */
     struct acomm_rma *rmas;      /* memory of ours that peers use until we stop; under lock */

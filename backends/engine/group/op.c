@@ -34,8 +34,6 @@ static struct span placed(const struct acomm_op *op, const uint64_t *counts, int
 {
     if (op->places)
         return (struct span){op->places[rank] * op->width, counts[rank] * op->width};
-    if (op->stride)
-        return (struct span){op->stride * (uint64_t)rank * op->width, op->count * op->width};
     return op_block(counts, op->count, rank, op->width);
 }
 

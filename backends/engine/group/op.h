@@ -19,7 +19,6 @@ struct acomm_op {
     const uint64_t *send_counts; /* per rank, or NULL when even; borrowed from the caller until the end */
     const uint64_t *recv_counts;
     const uint64_t *places;      /* parts only: where the blocks that those count begin, in elements; NULL: packed */
-    uint64_t stride;             /* chunks only (trial.h): elements from one even block to the next; 0: packed */
     uint64_t sequence;           /* number in the group, given when it starts */
     int64_t timeout;             /* ns */
     int64_t started, deadline;   /* clock_now(); 0 until it has to wait: reading the clock is dear for a small operation */

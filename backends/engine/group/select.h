@@ -50,8 +50,7 @@ const struct algorithm *select_algorithm(const struct acomm_group *g, const stru
  *
  * A part is an operation of its own in all but this: its header, its sequence and its failures are those of the operation
  * that it is a part of, and whether headers have still to be compared is for that one to say (`compared`). The table
- * chooses its algorithm; algorithms that are made of parts are for groups over several hosts, so parts have none. A chunk
- * (trial.h) is a part of the same team by the same algorithm.
+ * chooses its algorithm; algorithms that are made of parts are for groups over several hosts, so parts have none.
  *
  * Every algorithm for several hosts begins with a round among the ranks of each host and goes on with a message that
  * starts with a header among those of local rank 0, and so does signature_check(): whatever the ranks were called for, they meet. */

@@ -14,6 +14,7 @@
 #ifndef ACOMM_P2P_PEER_H
 #define ACOMM_P2P_PEER_H
 #include <poll.h>
+#include "base/choice.h"
 #include "group/group.h"
 #include "p2p/p2p.h"
 #include "p2p/wire.h"

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "collectives/shared/rounds.h"
-#include "collectives/shared/trial.h"
 
 #define CHUNK ((size_t)4 << 20) /* of a long copy; between two we look at signals and at the group */
 
@@ -197,37 +196,19 @@ static int direct_run_direct(struct rounds *r, const struct direct_plan *plan)
     return rc && !d->barred ? rc : direct_end(r, plan);
 }
 
-/* Private arrays that all can reach. `met`: everybody's offer is known. */
-static int run_trial(struct rounds *r, const struct direct_plan *plan, bool met)
-{
-    struct trial trial;
-    bool open = true;
-    int rc = trial_begin(&trial, r, plan->bytes);
-    if (!rc && trial.way == TRIAL_DIRECT && !met)
-        rc = meet(r, plan, &open); /* shut by a rank that offers what it should not have: nothing may be mapped */
-    if (!rc)
-        rc = trial.way == TRIAL_DIRECT && open ? direct_run_direct(r, plan) : plan->staged(r->op);
-    if (!rc)
-        trial_end(&trial, r);
-    return rc;
-}
-
 static int direct_choose(struct acomm_op *op, const struct direct_plan *plan)
 {
     struct acomm_group *g = op->group;
     struct direct_state *d = &g->direct;
     struct rounds r = rounds_start(op);
-    bool forced = op->algorithm == g->selection.forced[op->kind], open = d->reach == PATH_OPEN;
-    bool known = plan->bytes && !forced && !d->symmetric && d->reach != PATH_UNKNOWN; /* what all offer: private arrays */
-    int rc = 0;
-    if (!known && (rc = meet(&r, plan, &open)))
-        return rc;
-    bool private = known || any(&r, DIRECT_PRIVATE);
-    if (!open || (private && plan->shared && d->symmetric && !forced))
+    bool forced = op->algorithm == g->selection.forced[op->kind], open = true;
+    if (!d->symmetric && d->reach == PATH_CLOSED) /* what all offer are private arrays, which nobody can reach */
         return plan->staged(op);
-    if (!private || forced)
-        return direct_run_direct(&r, plan);
-    return chunks_of(op, plan->bytes) ? chunks_run(op, plan->bytes) : run_trial(&r, plan, !known);
+    int rc = meet(&r, plan, &open);
+    if (rc)
+        return rc;
+    bool beside = plan->shared && d->symmetric && !forced && any(&r, DIRECT_PRIVATE);
+    return open && !beside ? direct_run_direct(&r, plan) : plan->staged(op);
 }
 
 int direct_run(struct acomm_op *op, const struct direct_plan *plan)

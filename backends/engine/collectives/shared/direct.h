@@ -3,10 +3,9 @@
  * In the first round every rank offers the address of its arrays. A symmetric array (arena.h) is mapped by the peers; any
  * other is read or written by the kernel (window.h), where the system permits that among all ranks. A last round tells that
  * everybody has done with the others' arrays.
- * One copy is not always cheaper than two: the kernel is slow on small pages, and its stores fetch what they overwrite. So trials
- * choose, per kind and size (trial.h). Where slots were better everywhere (short arrays; where ranks share processors, broadcast and
- * all_gather of many), only symmetric arrays come here. An array that only its
- * owner can reach, which shows when it is copied, sends all private ones through slots from then on. */
+ * One copy is not always cheaper than two: the kernel is slow on small pages, and its stores fetch what they overwrite. Where slots are
+ * better (short arrays; where ranks share processors, broadcast and all_gather of many), only symmetric arrays come here. An array that
+ * only its owner can reach, which shows when it is copied, sends all private ones through slots from then on. */
 #ifndef ACOMM_DIRECT_H
 #define ACOMM_DIRECT_H
 #include "group/op.h"
@@ -21,7 +20,7 @@ struct rounds;
 #define DIRECT_FROM ((uint64_t)2 << 20)
 
 struct direct_plan {
-    uint64_t bytes;              /* that the choice between the two goes by; no offered array is larger */
+    uint64_t bytes;              /* no offered array is larger */
     uint64_t offered;            /* bytes at `in` and at `out` that peers may touch; 0: none */
     uint64_t offered_out;
     bool pushed;                 /* peers may write to `out` */

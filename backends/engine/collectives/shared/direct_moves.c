@@ -12,8 +12,7 @@
 static int fetch(struct rounds *r, int rank, uint64_t offset, struct span to, uint64_t all)
 {
     char *out = r->op->out + to.offset;
-    bool past = r->op->stride || all >= ALL_LONG; /* a chunk is one of long arrays */
-    size_t whole = past && to.bytes < STREAM_LONG ? STREAM_LONG : to.bytes;
+    size_t whole = all >= ALL_LONG && to.bytes < STREAM_LONG ? STREAM_LONG : to.bytes;
     if (rank != r->rank)
         return to.bytes ? direct_read(r, rank, direct_offer(r, rank)->in, offset, out, to.bytes, whole) : 0;
     return blocks_copy_part(r->op, out, r->op->in + offset, to.bytes, whole);
@@ -45,7 +44,7 @@ static int gather_pushed(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     struct span own = op_gathered(op, r->rank);
-    return op->out ? blocks_copy_part(r->op, op->out + own.offset, op->in, own.bytes, op->stride ? STREAM_LONG : own.bytes)
+    return op->out ? blocks_copy_part(r->op, op->out + own.offset, op->in, own.bytes, own.bytes)
                    : direct_write(r, op->root, direct_offer(r, op->root)->out, own.offset, op->in, own.bytes);
 }
 
@@ -116,8 +115,7 @@ static int direct_moves_exchange(struct rounds *r)
     const struct acomm_op *op = r->op;
     uint64_t block = op->count * op->width, own = op_scattered(op, r->rank).offset;
     uint64_t all = 2 * block * (uint64_t)r->ranks * (uint64_t)r->ranks;
-    bool past = op->stride || all >= ALL_LONG / 2;
-    int rc = blocks_copy_part(r->op, op->out + own, op->in + own, block, past ? STREAM_LONG : block);
+    int rc = blocks_copy_part(r->op, op->out + own, op->in + own, block, all >= ALL_LONG / 2 ? STREAM_LONG : block);
     for (int i = 1; i < r->ranks && !rc; i++) {
         int rank = (r->rank + i) % r->ranks;
         rc = fetch(r, rank, own, op_gathered(op, rank), all);

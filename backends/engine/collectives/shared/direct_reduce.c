@@ -83,7 +83,7 @@ static int reduce(struct rounds *r, struct span s, char *out, bool pushes)
     const struct acomm_op *op = r->op;
     struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = r->ranks};
     struct inputs inputs = {.at = NULL};
-    int rc = direct_reduce_prepare(r, &inputs, !pushes && (r->op->stride || s.bytes >= STREAM_LONG));
+    int rc = direct_reduce_prepare(r, &inputs, !pushes && s.bytes >= STREAM_LONG);
     for (uint64_t at = 0; at < s.bytes && !rc; at += inputs.block) {
         size_t part = s.bytes - at < inputs.block ? s.bytes - at : inputs.block;
         rc = collect(r, &inputs, s.offset + at, part);

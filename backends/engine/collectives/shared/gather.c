@@ -1,7 +1,7 @@
 /* all_gather, gather and broadcast over the shared segment: who gives puts its pieces down, who gets copies them out. */
 #include "collectives/shared/rounds.h"
 
-/* Bytes of a result, or of one that this is a chunk of, from which two ranks do not hand contents over: their own and what lies in a slot
+/* Bytes of a result from which two ranks do not hand contents over: their own and what lies in a slot
  * are copied on to memory, past the caches, and the slot may as well be filled so (32 to 256 MiB in 0.87 to 0.91 of the time). */
 #define LONG ((uint64_t)32 << 20)
 
@@ -53,7 +53,7 @@ int shared_all_gather(struct acomm_op *op)
 {
     uint64_t largest = op_largest(op->recv_counts, op->count, op->team->size);
     uint64_t whole = op_total(op->recv_counts, op->count, op->team->size, op->width);
-    bool mutual = op->kind == ACOMM_ALL_GATHER && whole < LONG && !op->stride;
+    bool mutual = op->kind == ACOMM_ALL_GATHER && whole < LONG;
     struct rounds_plan plan = {.block = largest * op->width, .blocks = 1, .fill = shared_gather_fill, .drain = shared_gather_drain,
                                .result = whole, .mutual = mutual};
     return rounds_run(op, &plan);

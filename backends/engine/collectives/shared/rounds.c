@@ -311,11 +311,7 @@ static uint64_t rounds_piece_of(const struct rounds *r, const struct rounds_plan
 static uint64_t rounds_kept(const struct rounds *r, const struct rounds_plan *plan)
 {
     uint64_t share = RESULTS_KEPT / (uint64_t)(r->op->kind == ACOMM_GATHER ? 1 : r->ranks);
-    bool chunk = r->op->stride; /* of a long result */
-    if (!plan->result || (!chunk && plan->result <= share))
-        return UINT64_MAX;
-    uint64_t before = chunk && r->op->out ? (uint64_t)(r->op->out - r->op->whole->out) : 0;
-    return before < share ? share - before : 0;
+    return plan->result > share ? share : UINT64_MAX;
 }
 
 int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
