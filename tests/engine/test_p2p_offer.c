@@ -14,11 +14,8 @@
 static int (*system_says)(int call);
 static _Atomic int calls;
 
-static _Atomic int past_caches; /* reads */
-
-int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes, bool past)
+int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes)
 {
-    past_caches += past;
     CHECK_EQUAL(pid, getpid());
     int errnum = system_says ? system_says(atomic_fetch_add(&calls, 1)) : 0;
     if (!errnum)
@@ -130,21 +127,19 @@ static void works(void)
     atomic_fetch_add(&worked, PAUSE);
 }
 
-static void no_pause(void) {}
-
 /* Two messages from one rank to the other, whose processes have the core in turns, with a pause between: what the first way that is
  * tried is taken to cost, in ns a byte. */
-static float cost_of(size_t bytes, void (*pause)(void), const char *way, bool oversubscribed, bool synchronous)
+static float cost_with(void (*pause)(void), const char *way, bool oversubscribed, bool synchronous)
 {
     struct world *w = open_world(way, NULL);
     struct p2p *from = w->groups[0].p2p, *to = w->groups[1].p2p;
-    char *data = calloc(2, bytes);
+    char *data = calloc(2, BYTES);
     w->groups[0].oversubscribed = w->groups[1].oversubscribed = oversubscribed;
     atomic_store(&worked, 1);
     atomic_store(&passed, clock_now());
     for (int i = 0; i < 2; i++) {
-        struct acomm_op send = message(&w->groups[0], ACOMM_SEND, data, bytes, ACOMM_UINT8, 1, 1);
-        struct acomm_op receive = message(&w->groups[1], ACOMM_RECV, data + bytes, bytes, ACOMM_UINT8, 0, 1);
+        struct acomm_op send = message(&w->groups[0], ACOMM_SEND, data, BYTES, ACOMM_UINT8, 1, 1);
+        struct acomm_op receive = message(&w->groups[1], ACOMM_RECV, data + BYTES, BYTES, ACOMM_UINT8, 0, 1);
         receive.synchronous = synchronous;
         p2p_acquire(from); /* our own threads wait meanwhile */
         p2p_acquire(to);
@@ -160,29 +155,10 @@ static float cost_of(size_t bytes, void (*pause)(void), const char *way, bool ov
         p2p_release(from);
     }
     atomic_store(&passed, 0);
-    float cost = w->groups[1].p2p->ways[0][choice_class(bytes)].cost[strcmp(way, "read") == 0];
+    float cost = w->groups[1].p2p->ways[0][choice_class(BYTES)].cost[strcmp(way, "read") == 0];
     world_close(w);
     free(data);
     return cost;
-}
-
-static float cost_with(void (*pause)(void), const char *way, bool oversubscribed, bool synchronous)
-{
-    return cost_of(BYTES, pause, way, oversubscribed, synchronous);
-}
-
-/* With more ranks than cores very long ones are read past the caches. */
-static void long_ones_go_past_the_caches_of_busy_cores(void)
-{
-    const size_t LONG = (size_t)128 << 20;
-    for (int oversubscribed = 0; oversubscribed < 2; oversubscribed++) {
-        past_caches = 0;
-        cost_of(LONG, no_pause, "read", oversubscribed, true);
-        CHECK_EQUAL(past_caches > 0, oversubscribed);
-        past_caches = 0;
-        cost_of(LONG - 1, no_pause, "read", oversubscribed, true);
-        CHECK_EQUAL(past_caches, 0);
-    }
 }
 
 /* With more ranks than cores it does not count who had one, but what was copied. */
@@ -420,7 +396,6 @@ int main(void)
     TEST(both_ways_are_tried);
     TEST(others_time_counts_only_where_each_has_a_core);
     TEST(waiting_for_a_ring_is_work);
-    TEST(long_ones_go_past_the_caches_of_busy_cores);
     TEST(permission_refused);
     TEST(arrays_that_cannot_be_read);
     TEST(looks_amid_reads);

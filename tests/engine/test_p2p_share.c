@@ -50,9 +50,8 @@ static int read_error; /* of every second read; 0: none fails */
 static _Atomic int reads;
 
 /* The first one gives the sender time to write a part: otherwise nothing would be shared, if it does not come to run. */
-int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes, bool past)
+int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes)
 {
-    CHECK(!past);
     CHECK_EQUAL(pid, getpid());
     int number = atomic_fetch_add(&reads, 1);
     for (int64_t end = clock_now() + 10 * SECOND; number == 0 && expected && !atomic_load(&writes) && clock_now() < end;)

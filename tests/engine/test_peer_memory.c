@@ -1,5 +1,5 @@
 /* engine: memory/peer_memory.c */
-/* Memory of a process, this one's, read and written by the kernel: straight, where its copy stumbles by ways around, and past the caches. */
+/* Memory of a process, this one's, read and written by the kernel: straight, and where its copy stumbles by ways around. */
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
@@ -18,7 +18,6 @@
 static bool stumbles;
 static int kept; /* copies to the bounce */
 static int aside, straight; /* calls that read to two places, or one */
-static int past; /* and past the caches */
 static void (*amid)(void); /* such a copy */
 
 bool stream_stumbles(uint64_t to, uint64_t from)
@@ -30,12 +29,6 @@ bool stream_stumbles(uint64_t to, uint64_t from)
 void stream_keep(void *to, const void *from, size_t bytes)
 {
     kept++;
-    memcpy(to, from, bytes);
-}
-
-void stream_copy(void *to, const void *from, size_t bytes)
-{
-    past++;
     if (amid)
         amid();
     memcpy(to, from, bytes);
@@ -63,12 +56,7 @@ static int writes(size_t to, size_t from, size_t bytes)
 
 static int reads(size_t to, size_t from, size_t bytes)
 {
-    return peer_memory_read(getpid(), (uint64_t)(uintptr_t)source + from, target + to, bytes, false);
-}
-
-static int reads_past(size_t to, size_t from, size_t bytes)
-{
-    return peer_memory_read(getpid(), (uint64_t)(uintptr_t)source + from, target + to, bytes, true);
+    return peer_memory_read(getpid(), (uint64_t)(uintptr_t)source + from, target + to, bytes);
 }
 
 static void moves(int (*way)(size_t, size_t, size_t), size_t to, size_t from, size_t bytes)
@@ -112,24 +100,11 @@ static void what_ends_halfway(void)
     stumbles = true;
     for (size_t more = 1; more < 4096; more = more * 3 + 7) {
         memset(target, 7, THERE + 4096 + GUARD);
-        CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, THERE + more, false), EFAULT);
+        CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, THERE + more), EFAULT);
         CHECK_MESSAGE(!memcmp(target, source, THERE), "%zu bytes more", more);
         CHECK(target[THERE + more] == 7);
     }
     munmap(gone, 2 * THERE);
-}
-
-static void what_is_read_past_the_caches(void)
-{
-    static const size_t LENGTHS[] = {1, 4097, 1 << 20, (1 << 20) + 1, (3 << 20) + 4};
-    stumbles = true;
-    for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++) {
-        past = kept = 0;
-        moves(reads_past, GUARD, 4095, LENGTHS[i]);
-        moves(reads_past, GUARD + 4095, 0, LENGTHS[i]);
-        CHECK_EQUAL(past, 2 * (int)((LENGTHS[i] + (1 << 20) - 1) >> 20));
-        CHECK_EQUAL(kept, 0);
-    }
 }
 
 static char others[ROOM];
@@ -137,11 +112,11 @@ static char others[ROOM];
 static void *another_thread(void *argument)
 {
     (void)argument;
-    CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)source + 5, others, (3 << 20) + 4, true), 0);
+    CHECK_EQUAL(peer_memory_write(getpid(), (uint64_t)(uintptr_t)others, source + 5, 1 << 20), 1 << 20); /* straight */
     return NULL;
 }
 
-static void as_another_thread_reads(void)
+static void as_another_thread_writes(void)
 {
     amid = NULL; /* once */
     pthread_t thread;
@@ -152,11 +127,12 @@ static void as_another_thread_reads(void)
 /* They have one scratch between them. */
 static void two_threads_at_a_time(void)
 {
-    amid = as_another_thread_reads;
-    past = 0;
-    moves(reads_past, GUARD, 77, (2 << 20) + 3);
-    CHECK(!memcmp(others, source + 5, (3 << 20) + 4));
-    CHECK_EQUAL(past, 3);
+    stumbles = true;
+    amid = as_another_thread_writes;
+    kept = 0;
+    moves(writes, GUARD, 77, (2 << 20) + 3);
+    CHECK(!memcmp(others, source + 5, 1 << 20));
+    CHECK_EQUAL(kept, 2); /* the end is too short for it */
 }
 
 /* Memory that is not there is no crash of ours. */
@@ -165,8 +141,7 @@ static void what_cannot_be_reached(void)
     char *gone = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (int bounce = 0; bounce < 2; bounce++) {
         stumbles = bounce;
-        CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, ROOM, false), EFAULT);
-        CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, ROOM, true), EFAULT);
+        CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, ROOM), EFAULT);
         CHECK_EQUAL(peer_memory_write(getpid(), (uint64_t)(uintptr_t)gone, source, ROOM), -1);
         CHECK_EQUAL(errno, EFAULT);
     }
@@ -178,7 +153,6 @@ int main(void)
     TEST(what_is_read);
     TEST(what_is_written);
     TEST(what_ends_halfway);
-    TEST(what_is_read_past_the_caches);
     TEST(two_threads_at_a_time);
     TEST(what_cannot_be_reached);
     return CHECK_RESULT();

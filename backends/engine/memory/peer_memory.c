@@ -9,6 +9,7 @@
 #include "memory/stream.h"
 
 #define PAGE 4096u
+#define BOUNCE ((size_t)1 << 20) /* bytes that go aside or around at a time: many times what a system call costs */
 
 bool peer_memory_reaches(int32_t pid)
 {
@@ -19,10 +20,10 @@ bool peer_memory_reaches(int32_t pid)
 
 static atomic_flag taken = ATOMIC_FLAG_INIT;
 
-/* PEER_MEMORY_PAST bytes that lie in their page as `at` does in its own. NULL: another thread is there, then go straight. */
+/* BOUNCE bytes that lie in their page as `at` does in its own. NULL: another thread is there, then go straight. */
 static char *take_scratch(uint64_t at)
 {
-    static _Alignas(PAGE) char scratch[PAGE + PEER_MEMORY_PAST];
+    static _Alignas(PAGE) char scratch[PAGE + BOUNCE];
     return atomic_flag_test_and_set_explicit(&taken, memory_order_acquire) ? NULL : scratch + at % PAGE;
 }
 
@@ -43,7 +44,7 @@ static ssize_t read_some(int32_t pid, uint64_t from, char *to, size_t bytes)
 static ssize_t read_aside(int32_t pid, uint64_t from, char *to, size_t bytes)
 {
     char rest[STREAM_ASIDE];
-    size_t part = bytes < PEER_MEMORY_PAST ? bytes : PEER_MEMORY_PAST, room = part - sizeof rest;
+    size_t part = bytes < BOUNCE ? bytes : BOUNCE, room = part - sizeof rest;
     struct iovec ours[] = {{to + sizeof rest, room}, {rest, sizeof rest}}, theirs = {(void *)(uintptr_t)from, part};
     ssize_t n = process_vm_readv(pid, ours, 2, &theirs, 1, 0);
     if (n <= 0)
@@ -54,23 +55,11 @@ static ssize_t read_aside(int32_t pid, uint64_t from, char *to, size_t bytes)
     return n;
 }
 
-/* Through memory in the cache, and past the caches from there: the kernel's own stores would fetch each line of `to` first. */
-static ssize_t read_past(int32_t pid, uint64_t from, char *to, size_t bytes)
-{
-    char *here = take_scratch(from);
-    size_t part = bytes < PEER_MEMORY_PAST ? bytes : PEER_MEMORY_PAST;
-    ssize_t n = read_some(pid, from, here ? here : to, part);
-    if (here && n > 0)
-        stream_copy(to, here, (size_t)n);
-    peer_memory_give_back(here);
-    return n;
-}
-
-int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes, bool past)
+int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes)
 {
     bool stumbles = stream_stumbles((uint64_t)(uintptr_t)to, from);
     while (bytes) {
-        ssize_t n = (past ? read_past : stumbles && bytes >= PAGE ? read_aside : read_some)(pid, from, to, bytes);
+        ssize_t n = (stumbles && bytes >= PAGE ? read_aside : read_some)(pid, from, to, bytes);
         if (n <= 0)
             return n ? errno : EFAULT;
         from += (uint64_t)n;
@@ -90,7 +79,7 @@ static ssize_t write_some(int32_t pid, uint64_t to, const char *from, size_t byt
 static ssize_t write_by_bounce(int32_t pid, uint64_t to, const char *from, size_t bytes)
 {
     char *here = take_scratch(to);
-    size_t part = bytes < PEER_MEMORY_PAST ? bytes : PEER_MEMORY_PAST;
+    size_t part = bytes < BOUNCE ? bytes : BOUNCE;
     if (here)
         stream_keep(here, from, part);
     ssize_t n = write_some(pid, to, here ? here : from, part);

@@ -9,15 +9,10 @@
 /* Whether the system lets us at the memory of a process. */
 bool peer_memory_reaches(int32_t pid);
 
-#define PEER_MEMORY_PAST ((size_t)1 << 20) /* bytes that go past the caches, aside or around at a time: many times what a system call costs */
-
 /* Copies from address `from` of the process. 0 or errno: EPERM or ENOSYS where the system does not permit it, ESRCH when the
  * process has gone, EFAULT for memory that only its owner can read. `to` may be written in part then. Costs 2 us a call and
- * what the kernel takes to look up every page: 6 GB/s on pages of 4 KiB, 14 on huge ones.
- * past: past the caches, for what is too long to be found there later: memory then moves two bytes for each that is read, else
- * three. That pays where all processors are busy copying, and by parts of 1 MiB: by parts of 64 KiB it takes 1.1 times as long as
- * reading straight. */
-int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes, bool past);
+ * what the kernel takes to look up every page: 6 GB/s on pages of 4 KiB, 14 on huge ones. */
+int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes);
 /* Copies to address `to` of the process, some of the bytes: how many, or what process_vm_writev says. */
 ssize_t peer_memory_write(int32_t pid, uint64_t to, const char *from, size_t bytes);
 #endif

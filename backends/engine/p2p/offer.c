@@ -9,8 +9,6 @@
 #include "base/clock.h"
 #include "p2p/peer.h"
 
-#define PAST ((uint64_t)128 << 20) /* bytes of a message, from which on more ranks than cores read past the caches: 256 MiB take 0.91 to
-                                   * 1.00 of the time, 16 and 64 MiB 0.97 to 1.05 */
 #define PART ((uint64_t)1 << 20) /* bytes at a time; between two every peer has its turn and failures are seen */
 #define MAPPED_MIN (32u << 10)   /* bytes; an eager message is done sooner below, because nobody waits for DONE, */
 #define MAPPED_MIN_OVERSUBSCRIBED (128u << 10) /* for which ranks that share cores need a turn: 32 and 64 KiB take 0.65 and 0.79 of the time at 4 */
@@ -104,12 +102,11 @@ static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
     char *to = item->op->out + item->moved;
     uint64_t from = item->place.at + item->moved;
     bool timed = p->group->oversubscribed; /* a system call, which short parts would feel */
-    bool past = p->group->oversubscribed && item->bytes >= PAST;
     int64_t before = timed ? clock_spent() : 0;
     int errnum = 0, local_rank = p->group->hosts.local_rank[peer->rank];
     p->unseen += bytes;
     if (item->place.how == DIRECT_PRIVATE)
-        errnum = peer_memory_read(window_process(&p->group->shared, local_rank), from, to, bytes, past);
+        errnum = peer_memory_read(window_process(&p->group->shared, local_rank), from, to, bytes);
     else
         stream_long(to, symmetric_map(p->group, local_rank, from + bytes) + from, bytes, item->bytes);
     if (timed)

@@ -166,7 +166,7 @@ static int rma_copy(struct acomm_rma *r, int rank, uint64_t at, char *mine, size
     int errnum = 0;
     char *there = to->mapped ? to->mapped + at : (char *)(uintptr_t)(to->at + at);
     if (!to->mapped && rank != r->group->rank)
-        errnum = peer_memory_read(window_process(s, local_rank), to->at + at, mine, bytes, false);
+        errnum = peer_memory_read(window_process(s, local_rank), to->at + at, mine, bytes);
     else if (put)
         memmove(there, mine, bytes);
     else

@@ -20,13 +20,10 @@ static int direct_broken(struct rounds *r, int rank, int errnum)
     return ACOMM_SYSTEM;
 }
 
-/* Past the caches, where more ranks than cores copy what each of them alone reads: what several read is found in a cache. */
-static int move_private(struct rounds *r, int rank, uint64_t there, char *ours, size_t bytes, size_t whole, bool writes)
+static int move_private(struct rounds *r, int rank, uint64_t there, char *ours, size_t bytes, bool writes)
 {
-    bool alone = r->op->kind == ACOMM_ALL_TO_ALL;
-    bool past = r->op->group->oversubscribed && alone && whole >= STREAM_LONG && bytes >= PEER_MEMORY_PAST;
     int errnum = writes ? window_write(r->shared, rank, there, ours, bytes)
-                        : peer_memory_read(window_process(r->shared, rank), there, ours, bytes, past);
+                        : peer_memory_read(window_process(r->shared, rank), there, ours, bytes);
     return errnum ? direct_broken(r, rank, errnum) : 0;
 }
 
@@ -46,7 +43,7 @@ static int direct_move(struct rounds *r, int rank, struct direct_place place, ui
     for (size_t at = 0; at < bytes && !rc; at += CHUNK) {
         size_t part = bytes - at < CHUNK ? bytes - at : CHUNK;
         if (!mapped)
-            rc = move_private(r, rank, place.at + offset + at, ours + at, part, whole, writes);
+            rc = move_private(r, rank, place.at + offset + at, ours + at, part, writes);
         else if (writes)
             stream_copy(mapped + offset + at, ours + at, part);
         else
