@@ -113,7 +113,7 @@ def messages(context: Context) -> None:
     for count in MESSAGES:
         symmetric = [group.empty(count + 9, "uint8") for _ in range(2)]
         private = [np.empty(count + 9, "uint8") for _ in range(2)]
-        for turn in range(8):  # the first ones of a symmetric array go through the ring: both ways are tried (choice.h)
+        for turn in range(8):
             x, y = (symmetric if turn & 1 else private)[0], (symmetric if turn & 2 else private)[1]
             x[turn : count + turn] = _values(me + turn, count, "uint8")
             y[...] = 255

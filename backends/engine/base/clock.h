@@ -10,14 +10,6 @@ static inline int64_t clock_now(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Of a processor, in this thread. */
-static inline int64_t clock_spent(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* Tells the processor that this is a turn of polling. */
 static inline void relax(void)
 {

@@ -14,7 +14,6 @@
 #ifndef ACOMM_P2P_PEER_H
 #define ACOMM_P2P_PEER_H
 #include <poll.h>
-#include "base/choice.h"
 #include "group/group.h"
 #include "p2p/p2p.h"
 #include "p2p/wire.h"
@@ -63,11 +62,6 @@ struct p2p_item {
     uint64_t bytes, moved;
     bool async;                  /* as posted: its owner may change op->synchronous */
     struct wire_place place;     /* of the data, see p2p/offer.c */
-    int64_t began;               /* receives of RTS and OFFER: when it was decided how to get the data, */
-    int64_t spent;               /* and this thread's ns of processor time then: what counts where ranks share cores, */
-    int64_t copying;             /* of which so many were copying */
-    pthread_t thread;
-    bool staged;                 /* and that it comes through the link */
     bool shared, whole;          /* receives: both sides copy (p2p/share.c); or did, in vain */
     uint32_t mine;               /* parts that this side took */
     int errnum;                  /* why one could not be read */
@@ -161,9 +155,8 @@ struct p2p {
     struct p2p_list all;         /* every operation under way */
     struct p2p_item *spare;
     uint64_t orders, arrivals, credit;
-    const char *forced;          /* how long messages come, "staged" or "read"; NULL: what costs least */
+    const char *forced;          /* how long messages come, "staged" or "read"; NULL: read where they can be */
     bool shares;                 /* peers may write to receives */
-    struct choice ways[2][CHOICE_CLASSES]; /* of private and of symmetric arrays: 0 staged, 1 read; ns per byte */
     int64_t next_deadline;
     int code;                    /* failed: nothing is posted any more */
     struct p2p_trouble trouble;
@@ -257,8 +250,6 @@ bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
 bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer);
 /* Whether a peer can have sent this place for so many bytes. */
 bool p2p_offer_valid(const struct wire_place *place, uint64_t bytes);
-/* The data of a receive is here: what the way cost. */
-void p2p_offer_learn(struct p2p *p, const struct p2p_item *item);
 /* p2p/share.c */
 /* Lets the sender write parts of this receive as well, if that can be. */
 void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item);

@@ -164,10 +164,8 @@ static void recv_finish(struct p2p *p, struct p2p_peer *peer)
         peer->consumed += wire_charge(in->payload);
     if (item) {
         item->moved += in->payload;
-        if (item->moved == item->bytes) {
-            p2p_offer_learn(p, item);
+        if (item->moved == item->bytes)
             p2p_match_received(p, item);
-        }
     }
 }
 
@@ -191,18 +189,6 @@ static size_t recv_take(struct p2p *p, struct p2p_peer *peer, char *to, size_t b
     else
         p2p_trouble(p, needs(p, peer), (int)n, link_culprit(peer->from, (int)n), p2p_why(peer->from, "the connection broke while receiving a message"));
     return 0;
-}
-
-/* The same straight into the array of a receive. */
-static size_t take_body(struct p2p *p, struct p2p_peer *peer, size_t bytes)
-{
-    struct p2p_item *item = peer->in.item;
-    bool timed = p->group->oversubscribed && item && item->began; /* see p2p_offer_learn */
-    int64_t before = timed ? clock_spent() : 0;
-    size_t n = recv_take(p, peer, peer->in.to, bytes);
-    if (timed)
-        item->copying += clock_spent() - before;
-    return n;
 }
 
 /* Reads ahead into the buffer. */
@@ -233,7 +219,7 @@ static size_t payload(struct p2p *p, struct p2p_peer *peer, size_t most)
             memcpy(in->to, in->buffer + in->begin, n);
         in->begin += n;
     } else if (in->to && (in_memory(peer) || in->left >= sizeof in->buffer / 2)) {
-        n = take_body(p, peer, in->left < most ? in->left : most);
+        n = recv_take(p, peer, in->to, in->left < most ? in->left : most);
     } else {
         return recv_fill(p, peer);
     }
