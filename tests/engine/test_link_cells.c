@@ -1,4 +1,4 @@
-/* engine: link/shm.c base/doorbell.c memory/stores.c memory/stream.c */
+/* engine: link/shm.c base/doorbell.c memory/stream.c */
 /* Messages between two ends that lie where those of the other way lay. */
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* engine: link/shm.c base/doorbell.c memory/stores.c memory/stream.c */
+/* engine: link/shm.c base/doorbell.c memory/stream.c */
 /* Heads that travel beside a stamp, and what is behind them. */
 #include <stdlib.h>
 #include <string.h>

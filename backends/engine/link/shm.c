@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/doorbell.h"
 #include "link/link.h"
-#include "memory/stores.h"
+#include "memory/stream.h"
 
 #define LINE 64
 #define SLOTS 128                  /* pieces under way at most */
@@ -42,7 +42,6 @@ struct link_ring {
     _Alignas(2 * LINE) _Atomic uint32_t withdrawn; /* by the sender, once at most; see link.h */
     struct link_parts parts;
     _Alignas(2 * LINE) struct slot slots[SLOTS];
-    struct stores_talk talk;
     /* Longer than a core's own caches (shared.c): its lines were given back by the receiver long ago. Between neighbouring
      * cores that makes 28 GB/s of 8. */
     _Alignas(2 * LINE) char data[];
@@ -62,13 +61,12 @@ struct link_shm {
     /* the sender's */
     uint64_t taken, freed;  /* `taken` as last seen; the place that the receiver had then */
     uint64_t ends[SLOTS];   /* the place after each piece under way */
-    struct stores stores;
+    struct stream_path stores;
     /* the receiver's */
     const char *from, *data; /* rest of the part of a piece that is being read; what it has in `data` */
     size_t left, behind;    /* bytes of the one; and of the other, while that is still to come */
     size_t used;            /* of `data`, by the whole piece */
     bool beside, last;      /* what is read lies beside the stamp; the piece is the last one in its cell */
-    struct stores_reader reader;
     uint64_t told, told_place; /* pieces in ring->taken, and the place after them */
 };
 
@@ -167,14 +165,13 @@ static int choose_cell(struct link_shm *s, size_t bytes, size_t skew)
 
 static void put_data(struct link_shm *s, const char *from, size_t bytes, size_t skew)
 {
-    uint64_t whole = s->base.whole > bytes ? s->base.whole : bytes;
     char *data = s->ring->data + (s->place & (s->size - 1)) + skew;
     if (s->cell) {
-        stream_store(STREAM_KEPT, shm_cell_of(s) + skew, from, bytes);
+        stream_exchange(shm_cell_of(s) + skew, from, bytes);
         s->cell_place += lines(skew + bytes);
         return;
     }
-    stores_write(&s->stores, s->base.tried ? &s->ring->talk : NULL, s->place + skew, data, from, bytes, whole);
+    stream_fill(&s->stores, data, from, bytes);
     s->place += lines(skew + bytes);
 }
 
@@ -316,12 +313,7 @@ static void copy_out(struct link_shm *s, char *to, size_t bytes)
         memcpy(to, s->from, bytes);
         return;
     }
-    if (s->cell) {
-        stream_keep(to, s->from, bytes);
-        return;
-    }
-    uint64_t at = s->place + (uint64_t)(s->from - (s->ring->data + (s->place & (s->size - 1))));
-    stores_read(&s->reader, &s->ring->talk, at, to, s->from, bytes, s->base.whole / 2);
+    stream_long(to, s->from, bytes, s->cell ? bytes : s->base.whole / 2);
 }
 
 static ssize_t shm_recv(struct link *link, void *data, size_t bytes)

@@ -14,7 +14,7 @@
 
 #define LINE 64
 #define STRING ((size_t)16 << 10) /* bytes from which string instructions are worth their start to who reads another core's lines */
-#define CLAIM ((size_t)7 << 9)    /* and to who writes them */
+#define EXCHANGE ((size_t)7 << 9)    /* and to who writes them */
 #define PROBE ((size_t)8 << 10)
 #define PROBE_TURNS 7 /* the first meets cold caches */
 
@@ -116,10 +116,10 @@ void stream_keep(void *to, const void *from, size_t bytes)
     else if (bytes)
         memcpy(to, from, bytes);
 }
-/* The same to lines that another core has read. */
-static void claim(void *to, const void *from, size_t bytes)
+
+void stream_exchange(void *to, const void *from, size_t bytes)
 {
-    if (bytes >= CLAIM && strings_serve())
+    if (bytes >= EXCHANGE && strings_serve())
         copy_string(to, from, bytes);
     else
         stream_keep(to, from, bytes);
@@ -130,22 +130,7 @@ bool stream_has_strings(void)
     return !strings_serve() && __builtin_cpu_supports("avx");
 }
 
-/* Which is where the slow ones fall so low: source and target up to half a line further on in their pages. */
-static bool strings_stumble(const void *to, const void *from)
-{
-    return ((uintptr_t)to - (uintptr_t)from - 1) % 4096 < LINE / 2;
-}
-
-static void string_store(void *to, const void *from, size_t bytes)
-{
-    if (strings_stumble(to, from))
-        claim(to, from, bytes);
-    else
-        copy_string(to, from, bytes);
-}
 #else
-#define claim stream_keep
-#define string_store stream_keep
 
 bool stream_has_strings(void)
 {
@@ -156,6 +141,11 @@ void stream_keep(void *to, const void *from, size_t bytes)
 {
     if (bytes)
         memcpy(to, from, bytes);
+}
+
+void stream_exchange(void *to, const void *from, size_t bytes)
+{
+    stream_keep(to, from, bytes);
 }
 
 void stream_copy(void *to, const void *from, size_t bytes)
@@ -174,16 +164,6 @@ bool stream_stumbles(uint64_t to, uint64_t from)
 #define READER 25                    /* bytes/ns that who reads loses when they come from memory: 20 instead of 60 to 100 */
 #define READER_SHORT 5               /* the same of short blocks, of which the first lines count for more */
 
-void stream_store(enum stream_stores stores, void *to, const void *from, size_t bytes)
-{
-    if (stores == STREAM_PAST)
-        stream_copy(to, from, bytes);
-    else if (stores == STREAM_STRING)
-        string_store(to, from, bytes);
-    else
-        claim(to, from, bytes);
-}
-
 /* ns per byte. */
 static float timed(void (*copy)(void *, const void *, size_t), void *to, const void *from, size_t bytes)
 {
@@ -197,7 +177,7 @@ static size_t try_step(struct stream_path *way, void *to, const void *from, size
 {
     size_t part = bytes < TRIAL ? bytes : TRIAL;
     if (way->ordinary == 0) {
-        way->ordinary = timed(claim, to, from, part);
+        way->ordinary = timed(stream_exchange, to, from, part);
     } else {
         way->past = way->ordinary > timed(stream_copy, to, from, part) + 1.0f / (bytes < STREAM_MIN ? READER_SHORT : READER);
         way->ordinary = 0;
@@ -212,7 +192,7 @@ static size_t fill_step(struct stream_path *way, void *to, const void *from, siz
     if (way->bytes >= AGAIN && bytes >= SHORT)
         return try_step(way, to, from, bytes);
     size_t part = way->bytes < AGAIN && AGAIN - way->bytes < bytes ? (size_t)(AGAIN - way->bytes) : bytes;
-    stream_store(way->past ? STREAM_PAST : way->near, to, from, part);
+    (way->past ? stream_copy : stream_exchange)(to, from, part);
     way->bytes += part;
     return part;
 }
@@ -220,7 +200,7 @@ static size_t fill_step(struct stream_path *way, void *to, const void *from, siz
 void stream_fill(struct stream_path *way, void *to, const void *from, size_t bytes)
 {
     if (bytes < SHORT)
-        claim(to, from, bytes);
+        stream_exchange(to, from, bytes);
     for (size_t at = 0; bytes >= SHORT && at < bytes;)
         at += fill_step(way, (char *)to + at, (const char *)from + at, bytes - at);
 }

@@ -21,21 +21,19 @@ void stream_copy(void *to, const void *from, size_t bytes);
  * blocks of 4 to 128 KiB between neighbouring cores in up to a third less time. bytes may be 0, pointers NULL then. */
 void stream_keep(void *to, const void *from, size_t bytes);
 
-/* How memory is written that another core reads next: who writes finds out (stream_fill), or was told. Strings are another way
- * than ordinary stores where the processor does not do them well wherever source and target lie (stream_has_strings): from
- * memory they are faster there too, 64 MiB in 3.9 ms instead of 4.1 to 4.3 on a Zen 4. */
-enum stream_stores { STREAM_KEPT, STREAM_PAST, STREAM_STRING };
+/* The same into an exchange buffer, whose lines this core has just read from another one. */
+void stream_exchange(void *to, const void *from, size_t bytes);
+
+/* Whether string instructions are slow in some places, see stream_stumbles(). */
 bool stream_has_strings(void);
 /* Whether string instructions, with which the kernel copies, take four times as long here because of where in their pages source and
  * target lie. They are addresses of any process. */
 bool stream_stumbles(uint64_t to, uint64_t from);
 #define STREAM_ASIDE ((size_t)64) /* bytes further on they do not */
-void stream_store(enum stream_stores stores, void *to, const void *from, size_t bytes);
 
 /* What a rank knows of the cores that read what it writes. Zeros at the beginning. */
 struct stream_path {
-    bool past;                   /* they are far apart: past the caches, */
-    enum stream_stores near;     /* and by these where they are not: the caller says so */
+    bool past;                   /* they are far apart: past the caches */
     float ordinary;              /* ns per byte of ordinary stores in a trial that has not tried the others yet; else 0 */
     uint64_t bytes;              /* written since the last trial */
 };

@@ -160,8 +160,6 @@ static bool write_frame(struct p2p *p, struct p2p_peer *peer, size_t *moved)
 {
     struct p2p_out *o = &peer->out;
     peer->to->row = o->payload;
-    peer->to->whole = o->item->bytes;
-    peer->to->tried = !p->group->oversubscribed;
     while (o->sent < o->size || o->left) {
         if (*moved >= P2P_TURN)
             return false;
