@@ -13,22 +13,18 @@
 #define PIECE ((size_t)32 << 10)   /* of a long row: the other side copies one out while we copy the next one in, */
 #define PIECE_MIN ((size_t)8 << 10) /* and of a shorter one a quarter of it, down to here */
 #define REST ((size_t)256)         /* bytes at the end of a row that are no piece of their own: another stamp takes longer */
-#define SKEWED ((size_t)4 << 10)   /* bytes from which it is worth to begin a row within a line */
 #define CELL_SHIFT 16              /* in a stamp, above the bytes in `data`: which cell they lie in instead, */
 #define LAST ((uint64_t)1 << 18)   /* whether they are the last ones there, */
 #define UNUSED ((uint64_t)31 << 19)
 #define BESIDE_SHIFT 24            /* the bytes beside the stamp, */
-#define SKEW_SHIFT 30              /* where in its first line it begins, */
 #define NUMBER_SHIFT 36            /* and the piece's number */
 #define AHEAD 1024                 /* bytes of `data` that come while the head is looked at: 20 to 40 ns of 400 for 1 KiB */
 #define CELL_PIECES 16             /* of a message in a cell at most */
 #define LAZY (SLOTS / 4)           /* short pieces that the receiver takes before it says so */
 #define PATIENT 50                 /* turns of 20 to 40 ns that it waits for the next piece of a row: going round for it takes longer */
 
-/* One piece of the stream: up to LINK_BESIDE bytes here, then those at the sender's place in `data`; long ones as far into
- * their first line as in the sender's array, because copies between equal places of lines are 5% faster, and most arrays lie 16
- * bytes into a page, on both sides. So a short message costs one
- * cache line, and a longer one that and its own. The stamp says that the piece is there: its number, from 1, above its
+/* One piece of the stream: up to LINK_BESIDE bytes here, then those at the sender's place in `data`. So a short message
+ * costs one cache line, and a longer one that and its own. The stamp says that the piece is there: its number, from 1, above its
  * lengths. Nothing but stamps is ever written where stamps lie. */
 struct slot {
     _Alignas(LINE) _Atomic uint64_t stamp;
@@ -87,7 +83,7 @@ static size_t lines(size_t bytes)
 
 static size_t cell_bytes(size_t ring)
 {
-    return lines(ring / LINK_CELL_PART) + LINE; /* contents begin within a line */
+    return lines(ring / LINK_CELL_PART);
 }
 
 static char *shm_cell_of(const struct link_shm *s)
@@ -116,35 +112,28 @@ static int refresh(struct link_shm *s)
     return 0;
 }
 
-/* Of the rest of a body. */
-static size_t skew_of(const char *body, size_t sent, size_t bytes)
-{
-    return bytes - sent >= SKEWED ? (uintptr_t)(body + sent) % LINE : 0;
-}
-
-/* Whether there is room for a piece, and for how many of `bytes` in `data`, from `skew` on in a line. */
-static bool shm_fits(const struct link_shm *s, size_t bytes, size_t skew, size_t *piece)
+/* Whether there is room for a piece, and for how many of `bytes` in `data`. */
+static bool shm_fits(const struct link_shm *s, size_t bytes, size_t *piece)
 {
     size_t offset = s->place & (s->size - 1), free = s->size - (size_t)(s->place - s->freed);
     size_t run = s->size - offset < free ? s->size - offset : free;
     size_t quarter = s->base.row / 4 > PIECE_MIN ? s->base.row / 4 / LINE * LINE : PIECE_MIN;
     size_t most = s->base.row && quarter < s->piece ? quarter : s->piece;
     if (s->cell)
-        run = skew + bytes;
-    bool whole = bytes <= most + REST && skew + bytes <= run;
+        run = bytes;
+    bool whole = bytes <= most + REST && bytes <= run;
     run = run < most ? run : most;
-    run -= run ? skew : 0; /* to the end of a line: the next piece begins with one */
     *piece = whole || bytes < run ? bytes : run;
     return s->pieces - s->taken < SLOTS && (*piece || !bytes);
 }
 
 /* The same, 1 or 0, after a look at how far the receiver is if need be; or a code. */
-static int room(struct link_shm *s, size_t bytes, size_t skew, size_t *piece)
+static int room(struct link_shm *s, size_t bytes, size_t *piece)
 {
-    if (shm_fits(s, bytes, skew, piece))
+    if (shm_fits(s, bytes, piece))
         return 1;
     int rc = refresh(s);
-    return rc ? rc : shm_fits(s, bytes, skew, piece);
+    return rc ? rc : shm_fits(s, bytes, piece);
 }
 
 /* Whether there are slots for all pieces of a message in a cell. */
@@ -154,36 +143,36 @@ static bool has_slots(const struct link_shm *s)
 }
 
 /* Which cell takes a whole message; the other side's before our own, which we have not read lately. */
-static int choose_cell(struct link_shm *s, size_t bytes, size_t skew)
+static int choose_cell(struct link_shm *s, size_t bytes)
 {
-    if (!bytes || !s->cells || skew + bytes > cell_bytes(s->size))
+    if (!bytes || !s->cells || bytes > cell_bytes(s->size))
         return CELL_NONE;
     if (!has_slots(s) && (refresh(s) || !has_slots(s)))
         return CELL_NONE;
     return s->cells & CELL_THEIRS ? CELL_THEIRS : CELL_OURS;
 }
 
-static void put_data(struct link_shm *s, const char *from, size_t bytes, size_t skew)
+static void put_data(struct link_shm *s, const char *from, size_t bytes)
 {
-    char *data = s->ring->data + (s->place & (s->size - 1)) + skew;
+    char *data = s->ring->data + (s->place & (s->size - 1));
     if (s->cell) {
-        stream_exchange(shm_cell_of(s) + skew, from, bytes);
-        s->cell_place += lines(skew + bytes);
+        stream_exchange(shm_cell_of(s), from, bytes);
+        s->cell_place += lines(bytes);
         return;
     }
     stream_fill(&s->stores, data, from, bytes);
-    s->place += lines(skew + bytes);
+    s->place += lines(bytes);
 }
 
-static void shm_put(struct link_shm *s, const char *head, size_t beside, const char *from, size_t bytes, size_t skew, bool last)
+static void shm_put(struct link_shm *s, const char *head, size_t beside, const char *from, size_t bytes, bool last)
 {
     struct slot *slot = &s->ring->slots[s->pieces % SLOTS];
-    put_data(s, from, bytes, skew);
+    put_data(s, from, bytes);
     if (beside) /* with the stamp: the receiver, who looks there, would take the line away from between the two */
         memcpy(slot->bytes, head, beside);
     s->ends[s->pieces % SLOTS] = s->place;
     s->pieces++;
-    uint64_t stamp = s->pieces << NUMBER_SHIFT | skew << SKEW_SHIFT | beside << BESIDE_SHIFT | bytes
+    uint64_t stamp = s->pieces << NUMBER_SHIFT | beside << BESIDE_SHIFT | bytes
         | (uint64_t)s->cell << CELL_SHIFT | (s->cell && last ? LAST : 0);
     atomic_store_explicit(&slot->stamp, stamp, memory_order_release);
 }
@@ -191,13 +180,13 @@ static void shm_put(struct link_shm *s, const char *head, size_t beside, const c
 static ssize_t shm_frame(struct link *link, const void *head, size_t beside, const void *body, size_t bytes)
 {
     struct link_shm *s = shm_self(link);
-    size_t sent = 0, piece, skew;
+    size_t sent = 0, piece;
     int pieces = 0, rc = 1;
-    s->cell = beside && bytes == s->base.row ? choose_cell(s, bytes, skew_of(body, 0, bytes)) : CELL_NONE;
+    s->cell = beside && bytes == s->base.row ? choose_cell(s, bytes) : CELL_NONE;
     s->cells &= ~s->cell;
     s->cell_place = 0;
-    while ((sent < bytes || !pieces) && (rc = room(s, bytes - sent, skew = skew_of(body, sent, bytes), &piece)) > 0) {
-        shm_put(s, head, pieces ? 0 : beside, bytes ? (const char *)body + sent : NULL, piece, skew, sent + piece == bytes);
+    while ((sent < bytes || !pieces) && (rc = room(s, bytes - sent, &piece)) > 0) {
+        shm_put(s, head, pieces ? 0 : beside, bytes ? (const char *)body + sent : NULL, piece, sent + piece == bytes);
         sent += piece;
         /* Once more when all is there, but not after every piece: the fence waits until all stores have left. */
         if (!pieces++ || sent == bytes)
@@ -246,15 +235,15 @@ static int open_piece(struct link_shm *s)
     uint64_t stamp;
     if (!next_is_there(s, &stamp))
         return 0;
-    size_t bytes = stamp & ((1u << CELL_SHIFT) - 1), beside = stamp >> BESIDE_SHIFT & ((1u << (SKEW_SHIFT - BESIDE_SHIFT)) - 1);
-    size_t offset = s->place & (s->size - 1), skew = stamp >> SKEW_SHIFT & (LINE - 1);
+    size_t bytes = stamp & ((1u << CELL_SHIFT) - 1), beside = stamp >> BESIDE_SHIFT & ((1u << (NUMBER_SHIFT - BESIDE_SHIFT)) - 1);
+    size_t offset = s->place & (s->size - 1);
     s->cell = stamp >> CELL_SHIFT & (CELL_OURS | CELL_THEIRS);
     s->last = stamp & LAST;
     size_t room = s->cell ? cell_bytes(s->size) - s->cell_place : s->size - offset;
     bool known = (s->cell < CELL_THEIRS || (s->cell == CELL_THEIRS && s->reverse)) && !(stamp & UNUSED);
-    if (!(bytes + beside) || beside > LINK_BESIDE || bytes > s->piece + REST || skew + bytes > room || !known)
+    if (!(bytes + beside) || beside > LINK_BESIDE || bytes > s->piece + REST || bytes > room || !known)
         return shm_broken();
-    s->data = (s->cell ? shm_cell_of(s) : s->ring->data + offset) + skew;
+    s->data = s->cell ? shm_cell_of(s) : s->ring->data + offset;
     open_data(s, bytes);
     s->beside = beside > 0;
     if (beside) {
@@ -264,7 +253,7 @@ static int open_piece(struct link_shm *s)
         s->left = beside;
         s->behind = bytes;
     }
-    s->used = lines(skew + bytes);
+    s->used = lines(bytes);
     return 1;
 }
 
