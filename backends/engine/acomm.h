@@ -31,6 +31,7 @@ typedef struct acomm_group_options {
     int32_t connections;      /* TCP connections per pair and direction, >= 1 */
     acomm_fabric *fabric;     /* what carries data between hosts; NULL: TCP. It outlives the group */
     int32_t check;            /* 1: compare headers before every collective (default) */
+    int32_t without;          /* bits of acomm_without: mechanisms that are switched off, the same on all ranks */
     uint64_t segment_bytes;   /* acomm_segment_bytes() of the same ranks, with symmetric arrays or without */
     uint64_t piece_bytes;     /* staging piece, power of two; 0 = default */
     int64_t timeout;          /* ns, the group's default */
@@ -39,6 +40,9 @@ typedef struct acomm_group_options {
      * ring beyond. `algorithms` goes first. A pick that cannot run in this group is left out. */
     const char *algorithms, *tuned, *tuned_symmetric;
 } acomm_group_options;
+/* In the order of ARRAYCOMM_WITHOUT's names (core/base/settings.py): exchange buffers, copying by both sides, roots that run ahead, and
+ * keeping the core for a partner. */
+enum acomm_without { ACOMM_NO_EXCHANGE = 1, ACOMM_NO_SHARE = 2, ACOMM_NO_AHEAD = 4, ACOMM_NO_PARTNERS = 8 };
 
 /* ---- node: one per world and process. Watches the peers from a C thread, over the control connections. ---- */
 /* `size` world ranks, this is `rank`. Silence of `silence` ns on a control connection means unresponsive. */

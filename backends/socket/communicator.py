@@ -110,7 +110,7 @@ class SocketCommunicator(EngineCommunicator):
             "segment_fd": -1 if segment is None else segment.fileno(),
             "segment_bytes": 0 if segment is None else os.fstat(segment.fileno()).st_size, "piece_bytes": piece,
             "connections": self._endpoint.connections, "fabric": self._endpoint.fabric,
-            "check": settings.get_flag("ARRAYCOMM_CHECK"),
+            "check": settings.get_flag("ARRAYCOMM_CHECK"), "without": settings.without(),
             "timeout": nanoseconds(self.timeout), "patience": nanoseconds(notice.patience()),
             "algorithms": keep[3], "tuned": keep[4], "tuned_symmetric": keep[5]})
         out = ffi.new("acomm_group **")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from arraycomm.core.base import settings
 from arraycomm.core.interface import tuning
 from arraycomm.core.interface.kinds import COLLECTIVES
 
@@ -73,6 +74,11 @@ def test_unlike_calls(world: World) -> None:
 def test_small_pieces(world: World) -> None:
     """Staging pieces so small that every operation takes many rounds, and ends in the middle of one."""
     world.run("algorithms.varied", environ={"ARRAYCOMM_PIECE_BYTES": "4096"}, counts=EDGES, exact=True)
+
+
+@only(share)
+def test_without_mechanisms(world: World) -> None:
+    world.run("algorithms.varied", environ={"ARRAYCOMM_WITHOUT": ",".join(settings.MECHANISMS)}, counts=EDGES, exact=True)
 
 
 @only(several)

@@ -95,6 +95,14 @@ def test_a_number_is_read_or_refused_by_name_and_range(monkeypatch: pytest.Monke
             assert settings.TABLE[name].least <= value <= settings.TABLE[name].most
 
 
+def test_mechanisms_that_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, bits in (("", 0), ("exchange", 1), ("partners,share", 10), (",".join(settings.MECHANISMS), 15)):
+        monkeypatch.setenv("ARRAYCOMM_WITHOUT", text)
+        assert settings.without() == bits and not list(settings.wrong())
+    monkeypatch.setenv("ARRAYCOMM_WITHOUT", "share,luck")
+    assert list(settings.wrong()) == ["ARRAYCOMM_WITHOUT must be some of exchange,share,ahead,partners, got 'luck'"]
+
+
 def test_the_numbers_are_those_that_are_read() -> None:
     assert set(NUMBERS) == {"ARRAYCOMM_PIECE_BYTES", "ARRAYCOMM_SOCKET_CONNECTIONS", "ARRAYCOMM_TIMEOUT", "ARRAYCOMM_HEARTBEAT",
                             "ARRAYCOMM_SILENCE", "ARRAYCOMM_WAIT_NOTICE"}

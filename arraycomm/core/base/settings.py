@@ -16,6 +16,7 @@ from .record import Record
 OWN = "each its own"
 _SHORTEST, _LONGEST = 0.001, 1e6  # seconds
 EQUAL = "equal; compared when a world is opened"  # ranks that differ would wait for each other for ever, or misread each other
+MECHANISMS = ("exchange", "share", "ahead", "partners")  # what ARRAYCOMM_WITHOUT names; as the engine's acomm_without
 CONNECTIONS = 64  # of a pair of ranks, at most; as the engine's
 
 
@@ -38,6 +39,8 @@ TABLE: dict[str, Setting] = {
                 ranks=EQUAL),
         Setting("ARRAYCOMM_ALGORITHM", "", "overrides that file and the engine's table: all_reduce=whole:4096,barrier=shared",
                 ranks=EQUAL),
+        Setting("ARRAYCOMM_WITHOUT", "", f"mechanisms of the engine that are switched off: some of {','.join(MECHANISMS)} "
+                "(docs/lab/mechanisms.md)", ranks=EQUAL),
         Setting("ARRAYCOMM_PIECE_BYTES", "0", "size of a shared-memory staging piece, a power of two (other sizes are rounded "
                 "down), up to 1073741824; 0: automatic", ranks=EQUAL, most=1 << 30),
         Setting("ARRAYCOMM_SOCKET_IFNAME", "", "interfaces: eth0,eth1, a prefix, =exact names or ^excluded ones",
@@ -110,6 +113,8 @@ def wrong() -> Iterator[str]:
         try:
             if row and row.flag:
                 get_flag(name)
+            elif name == "ARRAYCOMM_WITHOUT":
+                without()
             elif row and (row.least or row.most < math.inf):
                 get_number(name)
         except ValueError as error:
@@ -147,6 +152,15 @@ def get_transport() -> str:
     if transport not in ("auto", "shm", "tcp"):
         raise ValueError(f"ARRAYCOMM_TRANSPORT must be shm, tcp or auto, got {transport!r}")
     return transport
+
+
+def without() -> int:
+    """ARRAYCOMM_WITHOUT, as the engine's number. Raises ValueError that names the variable."""
+    names = get("ARRAYCOMM_WITHOUT").split(",")
+    for name in names:
+        if name and name not in MECHANISMS:
+            raise ValueError(f"ARRAYCOMM_WITHOUT must be some of {','.join(MECHANISMS)}, got {name!r}")
+    return sum(1 << bit for bit, name in enumerate(MECHANISMS) if name in names)
 
 
 def get_number(name: str) -> float:

@@ -43,6 +43,7 @@ struct acomm_group {
     void *fabric_own;            /* what the fabric holds for its collectives; NULL until one is asked for */
     bool loopback;               /* all ranks are on this host: where links are sockets, no network is between them */
     bool check;
+    int without;                 /* bits of acomm_without */
     int64_t timeout, patience;
     _Atomic uint64_t sequence;   /* collectives begun; written by who has the turn, read by the node */
     struct signatures signatures;

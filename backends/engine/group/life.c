@@ -98,7 +98,7 @@ int group_open(acomm_node *node, const acomm_group_options *o, const struct grou
     forks_watch();
     *g = (struct acomm_group){.above = above, .forks = forks_now(), .node = node, .id = o->id, .rank = o->rank, .size = o->size, .shared.fd = -1,
                               .connections = o->connections, .fabric = o->fabric, .loopback = o->local == o->size, .check = o->check != 0,
-                              .timeout = o->timeout, .patience = o->patience};
+                              .without = o->without, .timeout = o->timeout, .patience = o->patience};
     int rc = init_locks(g);
     if (!rc)
         rc = copy_places(g, o);

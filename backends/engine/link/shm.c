@@ -69,7 +69,8 @@ struct link_shm {
 /* Cells: memory for a message behind each ring, which belongs to who read it last. Lines that another core holds are dear to write
  * (64 KiB 10 us instead of 2), but those that this core has read from that one are not: it has them. So an answer goes where the
  * question lay, and two who talk to each other use the same lines again and again, in both directions. A message in a cell gives
- * the cell away; who has none sends through the ring. */
+ * the cell away; who has none sends through the ring.
+ * Measured on 2 cores, unproved elsewhere (docs/lab/mechanisms.md); ARRAYCOMM_WITHOUT=exchange switches it off. */
 
 static struct link_shm *shm_self(const struct link *link)
 {

@@ -6,7 +6,8 @@
  *
  * The receiver opens its array in the memory of the link, and closes it when the sender is done with the parts it took. Parts
  * are taken by exchanging the message's number and their count together, so that none is taken of a message that
- * is over. Should the receiver fail, window.h keeps the sender from its memory. */
+ * is over. Should the receiver fail, window.h keeps the sender from its memory.
+ * Measured on 2 cores, unproved elsewhere (docs/lab/mechanisms.md); ARRAYCOMM_WITHOUT=share switches it off. */
 #include "p2p/peer.h"
 
 #define PARTS 16                     /* of 64 KiB and more, because shorter messages are eager: system calls hardly show */
@@ -45,7 +46,8 @@ void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
     struct link_parts *parts = peer->from->parts;
     struct direct_place to = direct_place(&p->group->direct, item->op->out, item->bytes);
     bool pays = item->place.how == DIRECT_PRIVATE || to.how == DIRECT_MAPPED;
-    if (!share_fits(item) || item->whole || !parts || !p->group->shared.base || p->group->oversubscribed || !pays)
+    bool off = p->group->oversubscribed || p->group->without & ACOMM_NO_SHARE;
+    if (!share_fits(item) || item->whole || !parts || !p->group->shared.base || off || !pays)
         return;
     item->shared = p->shares = true;
     item->mine = 0;

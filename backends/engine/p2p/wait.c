@@ -114,10 +114,11 @@ static void doze(struct p2p *p, struct waiter *w)
 }
 
 /* With more ranks than cores it is worth waiting for a peer that has a core too: two ranks that talk to each other do so for a
- * while without a switch of processes, which costs more than a short message. Then it is the others' turn. */
+ * while without a switch of processes, which costs more than a short message. Then it is the others' turn.
+ * Measured on 2 cores, unproved elsewhere (docs/lab/mechanisms.md); ARRAYCOMM_WITHOUT=partners switches it off. */
 static bool keeps_core(struct p2p *p, const struct link *from)
 {
-    if (!from->theirs || doorbell_away(from->theirs))
+    if (!from->theirs || doorbell_away(from->theirs) || p->group->without & ACOMM_NO_PARTNERS)
         return false;
     int64_t now = clock_now();
     p->kept = p->kept ? p->kept : now;

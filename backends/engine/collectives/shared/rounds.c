@@ -255,11 +255,12 @@ static int rounds_give(struct rounds *r, const struct rounds_plan *plan)
 
 /* Among more than two ranks short ones only: who hears of another's mismatch later must not have written half of its array by then;
  * of two, the other one compares before it takes anything. A guest could not leave in a later round any more. Parts begin with a
- * round in which all ranks of the host meet (select.h). */
+ * round in which all ranks of the host meet (select.h).
+ * Measured on 2 cores, unproved elsewhere (docs/lab/mechanisms.md); ARRAYCOMM_WITHOUT=ahead switches it off. */
 static bool goes_ahead(const struct rounds *r, const struct rounds_plan *plan)
 {
     bool long_too = r->ranks == 2 && !r->op->guest;
-    return plan->one_way && !r->op->whole && (long_too || count_rounds(r, plan) == 1);
+    return plan->one_way && !(r->op->group->without & ACOMM_NO_AHEAD) && !r->op->whole && (long_too || count_rounds(r, plan) == 1);
 }
 
 static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
@@ -318,8 +319,9 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
 {
     struct rounds r = rounds_start(op);
     r.kept = rounds_kept(&r, plan);
-    r.cells = r.ranks == 2 && plan->mutual;
-    r.pairs = r.ranks > 2 && plan->pairwise && (op->send_counts || plan->block * (uint64_t)plan->blocks > SHARED_SHORT);
+    bool exchanges = !(op->group->without & ACOMM_NO_EXCHANGE);
+    r.cells = exchanges && r.ranks == 2 && plan->mutual;
+    r.pairs = exchanges && r.ranks > 2 && plan->pairwise && (op->send_counts || plan->block * (uint64_t)plan->blocks > SHARED_SHORT);
     r.piece = rounds_piece_of(&r, plan);
     if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(op, (size_t)r.ranks * sizeof *r.inputs)))
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);

@@ -14,7 +14,6 @@
  * places of 4 KiB, always in the first that is free. Long ones go round an area of the region that is larger than the caches of one core: lines that the peer read a moment
  * ago are dear to write, those it read long ago are not (32 KiB by two neighbouring cores: 2.4 us instead of 5). The area
  * holds four of the largest contents, and another part of it four of a quarter; who fills it waits for those that may still read what lay there.
- * Ranks that share cores have no cache to spare for that, and take the first place that nobody reads any more.
  *
  * Between two ranks of whom each gives and takes, contents change hands: lines that this core has just read from the other one are the
  * cheapest of all to write, however far apart they are (64 KiB 2 us; in an own area 3 between near cores and 25 between far ones).
@@ -24,6 +23,7 @@
  * Between more ranks, what each of them gives to one other and takes from it in the same round changes hands too: every two have two
  * places, one in the region of either. In one turn each fills that in its own region, in the next the other one's, which it has
  * read by then, whatever the others do. All contents of a round lie in no more memory than they are long.
+ * Measured on 2 cores, unproved elsewhere (docs/lab/mechanisms.md); ARRAYCOMM_WITHOUT=exchange switches it off.
  *
  * Layout: regions | point-to-point rings | collective rings | arenas (arena.h; not mapped here). A memfd, sealed against shrinking; pages are reserved
  * (fallocate) before first use, so that a full machine is an error and never a SIGBUS. */
