@@ -37,6 +37,7 @@ struct wait_preempted {
 struct wait {
     struct acomm_op *op;
     int64_t sleep_at;     /* when to stop yielding */
+    int64_t slept;        /* since when it yields or sleeps, of a wait that does */
     int64_t yield_ns;     /* how long to yield before sleeping; the caller may change it */
     uint32_t turns, spins;
     /* Where who is awaited runs, as far as the caller knows: on our processor it needs that at once; elsewhere a yield would
@@ -67,7 +68,7 @@ bool wait_news(const struct acomm_group *g, int rank);
 /* The memory of a rank could not be read or written, for this errno: the group's failure. */
 int wait_unreached(struct acomm_op *op, int rank, int errnum);
 
-/* Which processor each rank of a host was last seen on, and when it last had it. Ranks only read and tell: which processor a thread
+/* Which processor each rank of a host was last seen on. Ranks only read and tell: which processor a thread
  * runs on is for the kernel and the user to decide.
  *
  * Where there are more ranks than processors, a rank that waits for one on its own processor gives that up at once; for one elsewhere
@@ -77,10 +78,5 @@ struct shared;
 int32_t cpu_tell(struct shared *s);
 /* Whether a local rank was last seen on the processor that this thread is on. */
 bool cpu_shared(struct shared *s, int rank);
-/* This rank gives its processor away now, or has it again: after how long. */
-void cpu_rest(const struct shared *s, int64_t now);
-int64_t cpu_resume(const struct shared *s, int64_t now);
-/* For how long other ranks had this rank's processor between two times. */
-int64_t cpu_lent(struct shared *s, int64_t from, int64_t to);
 
 #endif

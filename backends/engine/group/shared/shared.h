@@ -72,17 +72,12 @@ struct shared {
     int32_t *processes;          /* of each local rank, as its owner was told; see window.h */
 };
 
-/* When a rank had a processor last, as far as its waits tell: since when, and until when; still, where `until` is the earlier one. */
-struct cpu_turn {
-    _Atomic int64_t since, until; /* clock_now() */
-};
 /* The beginning of a rank's region: how many ranks sleep on one of its slots, the doorbell of the links, and who writes where.
  * `cpu`: 1 + the processor that it was last seen on, see wait.h; 0 not known. */
 struct region {
     _Alignas(SHARED_LINE) _Atomic uint32_t sleepers;
     _Atomic int32_t cpu;
     _Atomic uint64_t settled; /* up to here the rank has compared what others called with what it called as their root */
-    _Alignas(SHARED_LINE) struct cpu_turn turn;
     _Alignas(SHARED_LINE) struct doorbell doorbell;
     struct window window;
 };
