@@ -36,21 +36,9 @@ static inline uint64_t power_below(uint64_t value)
     return p;
 }
 
-static inline uint64_t far_bytes(uint64_t piece)
-{
-    return REGION_AREA_PIECES * round_up(piece, SHARED_LINE);
-}
-
-/* Ranks that share cores leave more than their contents in the caches: those of up to a fraction of a piece have a small part
- * of the area to themselves, behind the large one. */
-static inline uint64_t near_bytes(uint64_t piece)
-{
-    return REGION_AREA_PIECES * round_up(piece / SHARED_NEAR, SHARED_LINE);
-}
-
 static inline uint64_t area_bytes(uint64_t piece)
 {
-    return far_bytes(piece) + near_bytes(piece);
+    return REGION_AREA_PIECES * round_up(piece, SHARED_LINE);
 }
 
 /* Of each place of two ranks, one in the region of either (shared_pair). */

@@ -307,14 +307,6 @@ static uint64_t last_there(const struct shared *s, uint64_t from, uint64_t to)
     return 0;
 }
 
-/* Whether contents go to the small part of the area. Not those of a root that runs ahead: it needs room for as
- * many as it may be ahead, each wait for the others costs turns of all. */
-static bool lies_near(const struct shared *s, const struct acomm_op *op, uint64_t bytes)
-{
-    bool one_way = op->kind == ACOMM_BROADCAST || op->kind == ACOMM_SCATTER;
-    return op->group->oversubscribed && !one_way && bytes <= s->piece / SHARED_NEAR;
-}
-
 /* Up to which round all ranks have to have come before others' contents may lie where those of `round` do. */
 static uint64_t free_after(const struct shared *s, uint64_t round)
 {
@@ -324,10 +316,8 @@ static uint64_t free_after(const struct shared *s, uint64_t round)
 /* Waits until this rank may fill `bytes` of its area, and takes them. */
 static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes, bool read_later, uint32_t *line)
 {
-    bool near = lies_near(s, op, bytes);
-    uint64_t part = near ? far_bytes(s->piece) : 0, room = near ? near_bytes(s->piece) : far_bytes(s->piece);
-    uint64_t at = s->next[near] + bytes <= room ? s->next[near] : 0;
-    uint64_t next = s->round + 1, from = part + at, until = free_after(s, last_there(s, from, from + bytes));
+    uint64_t from = s->next + bytes <= area_bytes(s->piece) ? s->next : 0;
+    uint64_t next = s->round + 1, until = free_after(s, last_there(s, from, from + bytes));
     int rc = s->past < until ? shared_await_past(s, op, until) : 0;
     if (rc)
         return rc;
@@ -335,7 +325,7 @@ static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes, bool
     s->laid[next % SHARED_SLOTS].from = from;
     s->laid[next % SHARED_SLOTS].to = from + bytes;
     s->laid[next % SHARED_SLOTS].later = read_later;
-    s->next[near] = at + bytes;
+    s->next = from + bytes;
     return 0;
 }
 

@@ -13,7 +13,7 @@
  * Stamp, header and tiny contents share a cache line: a small operation costs one line per peer. Short contents lie in
  * places of 4 KiB, always in the first that is free. Long ones go round an area of the region that is larger than the caches of one core: lines that the peer read a moment
  * ago are dear to write, those it read long ago are not (32 KiB by two neighbouring cores: 2.4 us instead of 5). The area
- * holds four of the largest contents, and another part of it four of a quarter; who fills it waits for those that may still read what lay there.
+ * holds four of the largest contents; who fills it waits for those that may still read what lay there.
  *
  * Between two ranks of whom each gives and takes, contents change hands: lines that this core has just read from the other one are the
  * cheapest of all to write, however far apart they are (64 KiB 2 us; in an own area 3 between near cores and 25 between far ones).
@@ -40,7 +40,6 @@
 #define SHARED_AHEAD (SHARED_SLOTS / 2) /* rounds; so many calls go by without a switch of processes where ranks share a core: broadcast of 8 B takes
                                           * 0.7 of the time that it takes with a quarter of them, at 4 and 8 ranks */
 #define SHARED_AHEAD_APART 16 /* where each has its own; with more, contents lie in colder lines (64 KiB take 1.05 to 1.16 times as long) */
-#define SHARED_NEAR 4    /* contents of up to such a part of a piece lie close together where ranks share cores and all wait for all */
 #define SHARED_TINY 24   /* bytes of data that share the stamp's cache line */
 #define SHARED_SHORT 4096 /* bytes of short contents, which lie in one of so many places: */
 #define SHARED_SHORTS (SHARED_AHEAD + 2)
@@ -54,7 +53,7 @@ struct shared {
     bool arenas;                 /* the file has room for them */
     uint64_t piece;              /* bytes of data that a slot holds */
     uint64_t round;              /* last round this rank published */
-    uint64_t next[2];            /* where in the large and the small part of the area its next long contents go */
+    uint64_t next;               /* where in the area its next long contents go */
     struct { uint64_t from, to; bool later; } laid[SHARED_SLOTS]; /* where those of the last rounds lie; empty for short ones. Read later: in
                                   * the next round too */
     struct shared_place { uint32_t place, line; } posted[SHARED_SLOTS]; /* where this rank's contents of them lie, see shared/region.h: what it
