@@ -40,9 +40,9 @@ typedef struct acomm_group_options {
      * ring beyond. `algorithms` goes first. A pick that cannot run in this group is left out. */
     const char *algorithms, *tuned, *tuned_symmetric;
 } acomm_group_options;
-/* In the order of ARRAYCOMM_WITHOUT's names (core/base/settings.py): exchange buffers, copying by both sides, roots that run ahead, and
- * keeping the core for a partner. */
-enum acomm_without { ACOMM_NO_EXCHANGE = 1, ACOMM_NO_SHARE = 2, ACOMM_NO_AHEAD = 4, ACOMM_NO_PARTNERS = 8 };
+/* In the order of ARRAYCOMM_WITHOUT's names (core/base/settings.py): exchange buffers, copying by both sides, roots that run ahead, keeping
+ * the core for a partner, and the choice of stores by the time to write. */
+enum acomm_without { ACOMM_NO_EXCHANGE = 1, ACOMM_NO_SHARE = 2, ACOMM_NO_AHEAD = 4, ACOMM_NO_PARTNERS = 8, ACOMM_NO_PROBE = 16 };
 
 /* ---- node: one per world and process. Watches the peers from a C thread, over the control connections. ---- */
 /* `size` world ranks, this is `rank`. Silence of `silence` ns on a control connection means unresponsive. */

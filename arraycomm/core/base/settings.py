@@ -16,7 +16,7 @@ from .record import Record
 OWN = "each its own"
 _SHORTEST, _LONGEST = 0.001, 1e6  # seconds
 EQUAL = "equal; compared when a world is opened"  # ranks that differ would wait for each other for ever, or misread each other
-MECHANISMS = ("exchange", "share", "ahead", "partners")  # what ARRAYCOMM_WITHOUT names; as the engine's acomm_without
+MECHANISMS = ("exchange", "share", "ahead", "partners", "probe")  # what ARRAYCOMM_WITHOUT names; as the engine's acomm_without
 CONNECTIONS = 64  # of a pair of ranks, at most; as the engine's
 
 

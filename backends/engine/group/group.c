@@ -163,6 +163,8 @@ static struct link *make_link(struct acomm_group *g, enum channel channel, int r
     struct link *link = ring ? link_shm_new(rank, outgoing, ring, g->shared.ring_bytes, g->doorbell,
                                             &region_of(&g->shared, local_rank[rank])->doorbell) : NULL;
     struct link *reverse = (outgoing ? g->in : g->out)[channel][rank];
+    if (link)
+        link->plain = g->without & ACOMM_NO_PROBE;
     if (link && reverse && !(g->without & ACOMM_NO_EXCHANGE))
         link_shm_join(outgoing ? link : reverse, outgoing ? reverse : link);
     return link;

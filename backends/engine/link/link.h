@@ -63,6 +63,7 @@ struct link {
     /* Set by who uses it before each message: bytes that come in a row, the same on both sides; and of the array that they
      * are a part of, see stream_long(). 0: not known. */
     size_t row, whole;
+    bool plain;    /* send() fills its ring by ordinary stores */
     bool patient;  /* recv() may wait a microsecond for the next piece of a row: its sender has a processor to itself */
     _Atomic uint32_t *withdrawn; /* the sender's word to the receiver in shared memory, set for good: arrays that it offered may
                                   * change from now on. NULL where the ends share no memory */

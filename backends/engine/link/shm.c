@@ -161,7 +161,10 @@ static void put_data(struct link_shm *s, const char *from, size_t bytes)
         s->cell_place += lines(bytes);
         return;
     }
-    stream_fill(&s->stores, data, from, bytes);
+    if (s->base.plain)
+        stream_exchange(data, from, bytes);
+    else
+        stream_fill(&s->stores, data, from, bytes);
     s->place += lines(bytes);
 }
 

@@ -6,7 +6,8 @@
  * afterwards is seen after the data. Ordinary stores win where cores share a cache and the line was read long ago.
  * How far apart the cores are changes while a program runs (virtual machines move them), so who writes tries both now and then,
  * and takes ordinary stores unless they cost more than the others and the reader's way to memory. No speed by itself says how
- * far the cores are: ordinary stores of what comes from memory are as slow as those between the far cores of another CPU. */
+ * far the cores are: ordinary stores of what comes from memory are as slow as those between the far cores of another CPU.
+ * Pays between far cores alone (docs/lab/mechanisms.md); ARRAYCOMM_WITHOUT=probe switches it off. */
 #ifndef ACOMM_STREAM_H
 #define ACOMM_STREAM_H
 #include <stdbool.h>
