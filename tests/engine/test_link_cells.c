@@ -8,7 +8,7 @@
 #include "link/link.h"
 
 #define RING ((size_t)64 << 10)
-#define CELL (RING / 8 + 64)     /* bytes behind each ring */
+#define CELL (RING / 8)          /* bytes behind each ring */
 #define MOST ((size_t)20 << 10)
 enum { NONE, OURS, THEIRS };     /* what a stamp says of a piece: link/shm.c */
 
@@ -86,7 +86,7 @@ static void answers_lie_where_questions_lay(void)
     struct pair p = open_pair(true);
     for (int turn = 0; turn < 300; turn++) {
         CHECK_EQUAL(send(&p, 0, (size_t)turn % 64, 5000), OURS);
-        CHECK(!memcmp(cell(&p, 0) + (turn % 64), source + turn % 64, 5000));
+        CHECK(!memcmp(cell(&p, 0), source + turn % 64, 5000));
         receive(&p, 1, (size_t)turn % 64, 5000);
         CHECK_EQUAL(send(&p, 1, 3, 700), THEIRS);
         CHECK(!memcmp(cell(&p, 0), source + 3, 700));
@@ -137,8 +137,6 @@ static void what_does_not_fit_or_is_not_whole(void)
     struct pair p = open_pair(true);
     CHECK_EQUAL(send(&p, 0, 0, CELL + 1), NONE);
     receive(&p, 1, 0, CELL + 1);
-    CHECK_EQUAL(send(&p, 0, 1, CELL), NONE);
-    receive(&p, 1, 1, CELL);
     CHECK_EQUAL(send(&p, 0, 0, 0), NONE);
     receive(&p, 1, 0, 0);
     p.out[0]->row = 5000; /* the rest comes later */
