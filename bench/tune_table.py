@@ -79,7 +79,7 @@ def derived(given: Sequence[Row], choices: Choices) -> list[Row]:
 
     places = [(place, ranks, size) for place in _PLACES for ranks in numbers for size in sizes]
     expected = [wanted(*one) for one in places]
-    return _shortened(made, lambda rows: [first(rows, *one) for one in places] == expected)
+    return _shortened(made, lambda rows: all(first(rows, *one) == name for one, name in zip(places, expected, strict=True)))
 
 
 def _section(given: Sequence[Row], choices: Choices, place: Place) -> Iterator[Row]:

@@ -31,6 +31,12 @@ struct transfer transfer_from(struct acomm_op *op, int peer, void *data, uint64_
     return t;
 }
 
+struct link *group_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing)
+{
+    CHECK(channel == CHANNEL_COLLECTIVE && rank >= 0 && rank < g->size);
+    return outgoing ? &out_link : &in_link;
+}
+
 int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
 {
     (void)op;
