@@ -1,8 +1,8 @@
 /* The engine's interface for this package; what it has in common with the public one stands in arraycomm.h. cffi reads both.
  *
  * Conventions, for every function below:
- * - It returns 0 (ACOMM_OK) or a negative code of `enum acomm_code`; what happened is then in
- *   acomm_group_failure() (the first failure of a group is kept, because it poisons the group).
+ * - It returns 0 (ACOMM_OK) or a negative code of `enum acomm_code`; the failure is then in acomm_group_failure() (the first
+ *   failure of a group is kept, because it poisons the group).
  * - Buffers belong to the caller and stay valid until the operation has ended.
  * - Counts are in elements, sizes in bytes, times in nanoseconds. A timeout below 0 means the group's own.
  * - Ranks are ranks of the group unless "world rank" stands.
@@ -26,22 +26,22 @@ typedef struct acomm_group_options {
     const int32_t *hosts;     /* host number of each rank: equal numbers share memory */
     const int32_t *processes; /* process of each rank on this host; of other ranks any number */
     int32_t local;            /* ranks on this one's host, itself included, whether or not they share memory */
-    int32_t oversubscribed;          /* 1: those cannot have a processor each, so that who waits must not spin long */
+    int32_t oversubscribed;          /* 1: more ranks than CPUs, so a waiting rank must not spin long */
     int32_t segment_fd;       /* sealed memfd of the ranks on this host, or -1; the engine duplicates it */
     int32_t connections;      /* TCP connections per pair and direction, >= 1 */
     acomm_fabric *fabric;     /* what carries data between hosts; NULL: TCP. It outlives the group */
-    int32_t check;            /* 1: compare headers before every collective (default) */
+    int32_t check;            /* 1: check call signatures before every collective (default) */
     int32_t without;          /* bits of acomm_without: mechanisms that are switched off, the same on all ranks */
     uint64_t segment_bytes;   /* acomm_segment_bytes() of the same ranks, with symmetric arrays or without */
     uint64_t piece_bytes;     /* staging piece, power of two; 0 = default */
     int64_t timeout;          /* ns, the group's default */
-    int64_t patience;         /* ns that an operation waits before acomm_node_late() tells of it, then six times as long; 0: never */
-    /* What goes before the table, or NULL: "all_reduce=whole:4096,all_reduce=ring,barrier=..." is whole up to 4096 bytes,
+    int64_t patience;         /* ns of waiting before acomm_node_late() reports an operation, then six times as long; 0: never */
+    /* Entries that precede the table, or NULL: "all_reduce=whole:4096,all_reduce=ring,barrier=..." is whole up to 4096 bytes,
      * ring beyond. `algorithms` goes first. A pick that cannot run in this group is left out. */
     const char *algorithms, *tuned, *tuned_symmetric;
 } acomm_group_options;
-/* In the order of ARRAYCOMM_WITHOUT's names (core/base/settings.py): exchange buffers, copying by both sides, roots that run ahead, keeping
- * the core for a partner, and the choice of stores by the time to write. */
+/* In the order of ARRAYCOMM_WITHOUT's names (core/base/settings.py): exchange buffers, copies by both sides, roots that run
+ * ahead, keeping the core for a partner, and the choice of stores by write time. */
 enum acomm_without { ACOMM_NO_EXCHANGE = 1, ACOMM_NO_SHARE = 2, ACOMM_NO_AHEAD = 4, ACOMM_NO_PARTNERS = 8, ACOMM_NO_PROBE = 16 };
 
 /* ---- node: one per world and process. Watches the peers from a C thread, over the control connections. ---- */
@@ -49,7 +49,7 @@ enum acomm_without { ACOMM_NO_EXCHANGE = 1, ACOMM_NO_SHARE = 2, ACOMM_NO_AHEAD =
 int acomm_node_open(int rank, int size, int64_t heartbeat, int64_t silence, acomm_node **out);
 /* Hands over an authenticated, connected control socket to `world_rank` (either side may have connected). */
 int acomm_node_attach(acomm_node *node, int world_rank, int fd);
-/* Readable when acomm_node_request() has something to ask of the caller. */
+/* Readable when acomm_node_request() has a request for the caller. */
 int acomm_node_eventfd(acomm_node *node);
 typedef struct acomm_request {
     uint64_t group;    /* group id; 0: a control connection */
@@ -57,7 +57,7 @@ typedef struct acomm_request {
     int32_t channel;   /* 0 control, 1 collective, 2 point to point */
     int32_t stripe;    /* which of the pair's connections */
 } acomm_request;
-/* 1 and *out filled, or 0 when nothing is asked. */
+/* 1 and *out filled, or 0 when there is no request. */
 int acomm_node_request(acomm_node *node, acomm_request *out);
 /* The answer when a requested connection could not be made: the operations that wait for it fail. */
 int acomm_node_refuse(acomm_node *node, const acomm_request *request, int code, int errnum, const char *text);
@@ -72,18 +72,18 @@ typedef struct acomm_late {
 /* 1 and *out filled, or 0 when there is none. begun[rank]: how many collectives each rank of the group has begun, UINT64_MAX where it
  * has not answered; with room for the world. The eventfd says when to look. */
 int acomm_node_late(acomm_node *node, acomm_late *out, uint64_t *begun);
-/* What is known of a world rank: 0 it is there, 1 it said goodbye, ACOMM_LOST; of this one ACOMM_ABORTED when the others
- * declared it lost. *text: why, or NULL; valid until the node is closed. A change makes the eventfd readable too. */
+/* State of a world rank: 0 present, 1 it sent a shutdown notice, ACOMM_LOST; of this one ACOMM_ABORTED when the others declared
+ * it lost. *text: why, or NULL; valid until the node is closed. A change makes the eventfd readable too. */
 int acomm_node_peer(acomm_node *node, int world_rank, const char **text);
-/* The world rank that failed first: this one, where the others declared it lost; one that died; or the first that was heard to have
- * left for a reason. -1: none has. */
+/* The world rank that failed first: this one, if the others declared it lost; one that died; or the first one known to have left
+ * with an error. -1: none has. */
 int acomm_node_failed(acomm_node *node);
-/* Says goodbye to the peers (`text`: why, e.g. an exception's type; empty when all is well), stops the thread. Blocks < 1 s.
- * Groups are to be closed first. When a process exits with groups open, the peers are told so, and the node's memory
- * stays until the last of them is closed. */
+/* Sends the peers a shutdown notice (`text`: why, e.g. an exception's type; empty without an error), stops the thread. Blocks < 1
+ * s. Groups are to be closed first. When a process exits with groups open, the peers are notified, and the node's memory stays
+ * until the last of them is closed. */
 int acomm_node_close(acomm_node *node, const char *text);
-/* The same for an interpreter that ends, and the process at once behind it. Without a text, and with idle groups open, those end
- * here, and the peers are told by exit(), with its status. */
+/* The same for an interpreter that ends, directly before its process does. Without a text, and with idle groups open, those end
+ * here, and exit() notifies the peers, with its status. */
 int acomm_node_exit(acomm_node *node, const char *text);
 
 /* ---- groups ---- */
@@ -94,14 +94,14 @@ int acomm_group_open(acomm_node *node, const acomm_group_options *options, acomm
 int acomm_group_attach(acomm_group *group, int rank, int channel, int stripe, int outgoing, int fd);
 /* 1 while an operation waits for a peer to connect. */
 int acomm_group_expects(acomm_group *group);
-/* Poisons the group here and on its peers; wakes all waiters. Idempotent, any thread. In a child made by fork this and what ends
- * a group does nothing: ACOMM_FORKED. */
+/* Poisons the group here and on its peers; wakes all waiters. Idempotent, any thread. In a child made by fork this call and those
+ * that end a group do nothing: ACOMM_FORKED. */
 int acomm_group_abort(acomm_group *group, const char *text);
 /* 1 and *out filled when the group has failed, else 0. */
 int acomm_group_failure(acomm_group *group, acomm_failure *out);
-/* Collectives that this rank has called, those that wait for their turn among them. */
+/* Collectives that this rank has called, including those that wait for their turn. */
 uint64_t acomm_group_calls(acomm_group *group);
-/* Whether a rank has closed the group, as far as is known here. */
+/* Whether a rank is known to have closed the group. */
 int acomm_group_left(acomm_group *group, int rank);
 /* Name of the algorithm the table picks, for logs, tests and the benchmark. */
 const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop);
@@ -121,30 +121,29 @@ typedef struct acomm_row {
 /* The rows one by one from 0: 1 and *out filled, or 0 past the end. */
 int acomm_algorithm(int row, acomm_row *out);
 /* Ends all operations with ACOMM_CLOSED and waits until no thread is in one (< 1 s). Their handles may be freed then.
- * why (e.g. an exception's type), unless it is NULL or empty: this is no orderly end, so the group fails on the peers at once.
- * In an orderly end it waits before that, as an operation does, until the others have come to broadcasts and scatters that
- * this rank began as their root: returns 0, or the failure that comes of it. The group is stopped either way. */
+ * why (e.g. an exception's type), unless it is NULL or empty: this is no orderly end, so the group fails on the peers at once. In
+ * an orderly end it waits before that, as an operation does, until the others have entered broadcasts and scatters that this rank
+ * began as their root: returns 0, or the failure of this wait. The group is stopped either way. */
 int acomm_group_stop(acomm_group *group, const char *why);
 /* Stops, then frees everything. The caller must not use the group, or handles of it, afterwards. */
 int acomm_group_close(acomm_group *group);
 
 /* ---- operations ---- */
-/* acomm_call's last fields: `failure` is filled where a message has failed after it was begun, and may be NULL; `release_lock` is called once,
- * before anything is waited for, where the caller holds a lock (Python's), otherwise it is NULL. A timeout of 0 is over at once. */
+/* acomm_call's last fields: `failure` is filled where a message has failed after it was begun, and may be NULL; `release_lock` is
+ * called once, before any wait, if the caller holds a lock (Python's); otherwise it is NULL. A timeout of 0 expires at once. */
 /* Blocks until the end. */
 int acomm_run(acomm_group *group, acomm_call *call);
-/* Returns at once with a handle, which is to be freed; acomm_wait() tells the end. */
+/* Returns at once with a handle, which is to be freed; acomm_wait() returns the result. */
 int acomm_start(acomm_group *group, const acomm_call *call, acomm_op **out);
-/* A message that has come and that no receive has taken yet. */
+/* An arrived message that no receive has matched yet. */
 typedef struct acomm_message { uint64_t count; int64_t tag; int32_t source, dtype; } acomm_message;
-/* Looks for one that a receive of this source and tag would take, and leaves it: 0 and *out, or 1 when none has come within `timeout`
- * (0: just a look). Blocks. */
+/* Probes for a message of this source and tag: 0 and *out, or 1 when none arrived within `timeout` (0: polls once). Blocks. */
 int acomm_probe(acomm_group *group, int source, int64_t tag, int64_t timeout, acomm_message *out);
-/* The same for callers who have to convert each argument: as acomm_start(), or where `handle` is NULL as acomm_run(). */
+/* The same for callers that have to convert each argument: as acomm_start(), or where `handle` is NULL as acomm_run(). */
 int acomm_operate(acomm_group *group, int kind, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
                   const uint64_t *receives, int dtype, int redop, double factor, int root, int64_t tag, uint32_t layout,
                   int64_t timeout, acomm_op **handle);
-/* 0 or a failure code when ended within `timeout` (0: just a look), 1 when not. Blocks. */
+/* 0 or a failure code when ended within `timeout` (0: polls once), 1 when not. Blocks. */
 int acomm_wait(acomm_op *op, int64_t timeout);
 void acomm_op_free(acomm_op *op); /* now, or at its end */
 const acomm_entries *acomm_lend(void);
@@ -152,15 +151,15 @@ const acomm_entries *acomm_lend(void);
 /* ---- symmetric arrays: memory of this rank that collectives of its peers on the host read and write in place ---- */
 typedef struct acomm_block acomm_block;
 /* `bytes` of zeros, 4 KiB aligned. A collective call: either every rank gets its memory or none does (ACOMM_RESOURCE; errno 0
- * when it was another rank's that failed). ACOMM_UNSUPPORTED where not all ranks share memory (errno 0) or have addresses for it
- * (ENOMEM): any memory does there.
+ * when it was another rank's that failed). ACOMM_UNSUPPORTED where not all ranks share memory (errno 0) or have address space for
+ * it (ENOMEM): callers then use ordinary memory.
  * A block is valid until it is freed, also after the group has been closed. */
 int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm_block **out);
 uintptr_t acomm_block_address(const acomm_block *block);
 /* Any thread; after the group's end too. In a child made by fork nothing happens: memory and lock are the parent's. */
 void acomm_block_free(acomm_block *block);
 
-/* ---- one-sided: memory of every rank that the others read and write while its owner does something else ---- */
+/* ---- one-sided: memory of every rank that the others read and write without a call of its owner ---- */
 typedef struct acomm_rma acomm_rma;
 /* `bytes` at `data` from now on until the group stops. All ranks call it; ACOMM_UNSUPPORTED, on all of them, where not all share
  * memory and are permitted to reach each other's. arenas: the group of the same ranks whose symmetric arrays `data` may be one
@@ -169,11 +168,11 @@ int acomm_rma_open(acomm_group *group, acomm_group *arenas, uintptr_t data, uint
 /* `at`: in bytes from the beginning of the rank's memory. Done when they return. Any thread; codes as of messages. */
 int acomm_rma_put(acomm_rma *rma, int rank, uint64_t at, uintptr_t from, uint64_t bytes);
 int acomm_rma_get(acomm_rma *rma, int rank, uint64_t at, uintptr_t to, uint64_t bytes);
-/* Each element becomes redop(what is there, ours). One rank at a time accumulates in a rank's memory. */
+/* Each element becomes redop(its old value, ours). One rank at a time accumulates in a rank's memory. */
 int acomm_rma_accumulate(acomm_rma *rma, int rank, uint64_t at, uintptr_t from, uint64_t count, int dtype, int redop);
-/* One more signal for the rank, which sees it after what we have put before. */
+/* Adds a signal for the rank, which sees it after our earlier puts. */
 int acomm_rma_signal(acomm_rma *rma, int rank);
-/* Takes a signal of the rank: 0, or 1 when none came within `timeout` (ns; 0: just a look). */
+/* Consumes a signal of the rank: 0, or 1 when none came within `timeout` (ns; 0: polls once). */
 int acomm_rma_wait(acomm_rma *rma, int rank, int64_t timeout);
 /* All ranks call it: 0 when all have come, 1 when rank *late has not within `timeout`. */
 int acomm_rma_fence(acomm_rma *rma, int64_t timeout, int32_t *late);
@@ -200,7 +199,7 @@ int acomm_can_reduce(int dtype, int redop);
 int acomm_reduce_local(uintptr_t out, const uintptr_t *in, int inputs, uint64_t count, int dtype, int redop, double factor);
 /* out[i] = own[i] is extreme[i], the result of a min or max of all ranks' own (NaN is NaN) ? index[i] : INT64_MAX. index 0: `rank`. */
 int acomm_locate(uintptr_t out, uintptr_t own, uintptr_t extreme, uintptr_t index, int64_t rank, uint64_t count, int dtype);
-/* "avx512", "avx2", "neon" or "portable": what the kernels were chosen for. */
+/* "avx512", "avx2", "neon" or "portable": the CPU level of the chosen kernels. */
 const char *acomm_cpu(void);
 /* Called from waiting threads about every 50 ms; non-zero ends the operation with ACOMM_INTERRUPTED. */
 void acomm_set_interrupt(int (*check)(void));

@@ -1,4 +1,4 @@
-/* Sleeping on a word, or on a doorbell in shared memory, and waking who sleeps there: futexes. */
+/* Futex waits on a word or on a doorbell in shared memory, and waking the sleepers. */
 #include "base/doorbell.h"
 
 #include <limits.h>

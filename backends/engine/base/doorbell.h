@@ -1,10 +1,10 @@
-/* Sleeping until somebody in shared memory has news. Every local rank has one doorbell in the segment.
+/* Sleeping until another rank changes shared memory. Every local rank has one doorbell in the segment.
  *
- * Who waits:  uint32_t seen = doorbell_listen(doorbell);
- *             if (!news()) doorbell_sleep(doorbell, seen, ns);
+ * Waiter:     uint32_t seen = doorbell_listen(doorbell);
+ *             if (!changed()) doorbell_sleep(doorbell, seen, ns);
  *             doorbell_leave(doorbell);
- * Who has news: makes them visible, then doorbell_ring(). Either it sees the listener, or the listener sees the news. While
- * nobody listens, ringing costs a fence. */
+ * Notifier: makes its change visible, then calls doorbell_ring(). Either the notifier sees the listener, or the listener sees the
+ * change. Without a listener, ringing costs a fence. */
 #ifndef ACOMM_DOORBELL_H
 #define ACOMM_DOORBELL_H
 #include <stdatomic.h>
@@ -25,7 +25,7 @@ static inline bool doorbell_away(const struct doorbell *doorbell)
     return atomic_load_explicit(&doorbell->away, memory_order_relaxed) || doorbell_asleep(doorbell);
 }
 
-/* Of any word: sleeps while it has this value, at most `ns`; may return early. shared: with other processes. */
+/* Futex wait on any word: sleeps while the word has this value, at most `ns`; may return early. shared: with other processes. */
 void futex_sleep(void *word, uint32_t value, int64_t ns, bool shared);
 void futex_wake(void *word, int sleepers, bool shared);
 

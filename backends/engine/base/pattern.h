@@ -1,4 +1,4 @@
-/* Who talks to whom, and about which block: the index arithmetic of the algorithms, without any communication.
+/* Which ranks exchange which blocks: the index arithmetic of the algorithms, without any communication.
  *
  * Ranks are 0..n-1, steps count from 0. A block is one of n parts of an array; block i is the one that belongs to
  * rank i.
@@ -31,7 +31,7 @@ static inline struct pattern_range pattern_block(uint64_t count, int n, int i)
 }
 
 /* ---- ring: n-1 steps, always sending to next and receiving from prev ---- */
-/* Reduce-scatter: what is received is combined with the own part; after the last step rank holds block `rank` whole. */
+/* Reduce-scatter: received data is combined with the own part; after the last step a rank holds the complete block `rank`. */
 static inline int pattern_ring_reduce_sends(int rank, int n, int step) { return pattern_rank(rank, -1 - step, n); }
 static inline int pattern_ring_reduce_receives(int rank, int n, int step)
 {
@@ -76,21 +76,21 @@ static inline int pattern_tree_child(int rank, int root, int n, int i)
 }
 
 /* ---- recursive doubling among the largest power of two of ranks ----
- * With n = 2^k + extra, the odd ones of the first 2*extra ranks give their part to the even one before them, sit out
- * the k steps, and get the result from it. The ranks that take part are numbered 0..2^k-1 in rank order, so that the
- * left operand of every combination is the part with the lower ranks: all ranks calculate the same tree. */
+ * With n = 2^k + extra, the odd ones of the first 2*extra ranks send their part to the even rank before them, skip the k steps,
+ * and receive the result from that rank. The ranks that take part are numbered 0..2^k-1 in rank order, so that the left operand
+ * of every combination is the part with the lower ranks: all ranks calculate the same tree. */
 static inline int pattern_doubling_steps(int n)
 {
     int steps = pattern_steps(n);
     return ((int64_t)1 << steps) > n ? steps - 1 : steps;
 }
 static inline int pattern_doubling_extra(int n) { return n - (1 << pattern_doubling_steps(n)); }
-/* Whom rank folds with before and after the steps: even ranks take, odd ones give. -1 for none. */
+/* The rank with which `rank` folds before and after the steps: even ranks receive, odd ranks send. -1 for none. */
 static inline int pattern_doubling_fold(int rank, int n)
 {
     return rank < 2 * pattern_doubling_extra(n) ? rank ^ 1 : -1;
 }
-/* Number among those that take part, -1 for a rank that gave its part away. */
+/* Number among those that take part, -1 for a rank that sent its part to its fold partner. */
 static inline int pattern_doubling_number(int rank, int n)
 {
     int extra = pattern_doubling_extra(n);

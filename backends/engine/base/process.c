@@ -1,4 +1,4 @@
-/* Starts threads, waits for conditions, asks whether whoever waits is to stop for a signal, and counts forks. */
+/* Starts threads, waits for conditions, checks whether a waiting thread must stop for a signal, and counts forks. */
 #include "base/process.h"
 
 #include <errno.h>

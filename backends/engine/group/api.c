@@ -1,4 +1,4 @@
-/* Entry points: take the arguments down, run or queue. */
+/* Entry points: record the arguments, run or queue. */
 #include <errno.h>
 
 #include "base/clock.h"
@@ -46,7 +46,7 @@ static int api_refused(acomm_op *handle, int rc)
     return rc;
 }
 
-/* The operation that was described: itself, which holds what comes of it then, or in the handle. */
+/* The described operation: the caller's own record, or the one in the handle. It also holds the results. */
 static struct acomm_op *api_describes(struct acomm_op *described, acomm_op *handle)
 {
     struct acomm_op *op = handle ? handle : described;
@@ -71,7 +71,7 @@ static int submit(struct acomm_op *described, acomm_op *handle)
     return api_refused(handle, group_enqueue(op));
 }
 
-/* What a rank has got of a symmetric array; the least of all ranks' counts. */
+/* A rank's result of allocating a symmetric array; the minimum of all ranks' counts. */
 enum { SHARE_NOTHING, SHARE_NO_ADDRESSES, SHARE_MEMORY };
 
 int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm_block **out)
@@ -117,7 +117,7 @@ static int api_post(struct acomm_op *described, acomm_op *handle)
     return rc;
 }
 
-/* Which side uneven counts are of; all ranks compare `count`. */
+/* Which side has uneven counts; all ranks compare `count`. */
 static int set_counts(struct acomm_op *op, const acomm_call *c)
 {
     int ranks = op->group->size;
@@ -253,7 +253,7 @@ int acomm_wait(acomm_op *op, int64_t timeout)
         return op->status;
     if (group_forked(g))
         return ACOMM_FORKED;
-    atomic_fetch_add(&g->inside, 1); /* who waits, helps */
+    atomic_fetch_add(&g->inside, 1); /* the waiting thread helps */
     if (op_is_message(op->kind))
         rc = p2p_wait_until(g->p2p, op, timeout < 0 ? INT64_MAX : clock_now() + timeout);
     else

@@ -9,7 +9,7 @@
 
 /* ---- failure ---- */
 
-/* Another rank's operation must not pass for one of ours: what we do is named by name_operation(), or in a message's own record. */
+/* Another rank's operation must not be reported as ours: name_operation(), or a message's own record, names our operation. */
 static void heard(acomm_failure *failure)
 {
     failure->theirs = failure->mine;
@@ -25,7 +25,7 @@ static bool group_record(struct acomm_group *g, const acomm_failure *failure)
     bool first = !g->failed;
     if (first) {
         g->failure = *failure;
-        g->failure.writer = 0; /* whatever a peer says */
+        g->failure.writer = 0; /* never taken from a peer */
         if (failure->origin != g->rank && failure->code != ACOMM_MISMATCH)
             heard(&g->failure);
         g->failed = true;
@@ -58,7 +58,7 @@ int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)
     return atomic_load(&g->poisoned);
 }
 
-/* A failure that came from outside, a lost peer say, does not tell what was under way. */
+/* An external failure, for example a lost peer, does not name the operation under way. */
 static void name_operation(const struct acomm_op *op)
 {
     struct acomm_group *g = op->group;
@@ -71,7 +71,7 @@ static void name_operation(const struct acomm_op *op)
     pthread_mutex_unlock(&g->lock);
 }
 
-/* The rank that was waited for may only have waited for another one: what counts is who has not begun the operation. */
+/* The awaited rank may itself wait for another one: the rank to name is one that has not begun the operation. */
 static void find_absent(const struct acomm_op *op, acomm_failure *failure)
 {
     uint64_t begun;
@@ -92,7 +92,7 @@ int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const 
         return poisoned;
     }
     if (code == ACOMM_INTERRUPTED)
-        culprit = g->rank; /* and not the rank that was waited for */
+        culprit = g->rank; /* and not the awaited rank */
     acomm_failure failure = {.code = code, .culprit = culprit, .origin = g->rank, .errnum = errnum,
                              .sequence = op->sequence, .elapsed = op_elapsed(op)};
     op_header(op, &failure.mine);

@@ -12,7 +12,7 @@
 struct p2p;
 struct acomm_node;
 
-/* What the layers above a group lend it. */
+/* Functions of the layers above a group, called by it. */
 struct group_above {
     const struct algorithm *algorithms;           /* the last row has no name */
     int (*settle)(struct acomm_group *g);         /* rounds_settle() */
@@ -45,7 +45,7 @@ struct acomm_group {
     bool check;
     int without;                 /* bits of acomm_without */
     int64_t timeout, patience;
-    _Atomic uint64_t sequence;   /* collectives begun; written by who has the turn, read by the node */
+    _Atomic uint64_t sequence;   /* collectives begun; written by the thread that has the turn, read by the node */
     struct signatures signatures;
     struct selection selection;  /* which algorithm from how many bytes on */
 
@@ -56,7 +56,7 @@ struct acomm_group {
     struct doorbell *doorbell;           /* this rank's in the segment, NULL without one */
     pthread_mutex_t lock;        /* never held while calling the node, whose lock comes first */
     /* queue of collectives, see group/queue.c */
-    _Atomic int busy;            /* somebody runs a collective; taken by compare and swap, without the lock */
+    _Atomic int busy;            /* a thread runs a collective; acquired by compare and swap, without the lock */
     _Atomic int claims;          /* threads that wait for the turn */
     _Atomic int inside;          /* threads in a call about an operation: closing waits for them */
     _Atomic int pending;         /* operations in the queue, or run out of it */
@@ -68,24 +68,24 @@ struct acomm_group {
     pthread_cond_t work;         /* the worker, and who waits for the turn */
     bool worker_started, stopping;
     bool hurry;                  /* the worker is to run what is queued now */
-    bool deep;                   /* it sleeps until it is told */
+    bool deep;                   /* it sleeps until it is notified */
     struct p2p *p2p;
     void (*fail_messages)(struct p2p *p2p); /* p2p_fail() */
-    struct stream_path *stores;   /* how slots are filled that do not change hands, by who reads them (rounds_fill) */
+    struct stream_path *stores;   /* stores for slots outside exchange buffers, per reader (rounds_fill) */
     struct direct_state direct;        /* reading the peers' arrays where they lie */
     struct scratch { char *data; size_t bytes; } scratch[2]; /* of operations and of their parts; kept from call to call */
-    struct acomm_rma *rmas;      /* memory of ours that peers use until we stop; under lock */
+    struct acomm_rma *rmas;      /* memory of this rank that peers use until the group stops; under lock */
 };
 
 /* acomm_group_open() without what is above. */
 int group_open(acomm_node *node, const acomm_group_options *o, const struct group_above *above, acomm_group **out);
 
-/* Records the first failure (later ones are dropped), poisons, wakes all waiters, and tells the peers through the node
- * unless they told us (`tell` false). Returns the code that is now the group's. */
+/* Records the first failure (later ones are dropped), poisons, wakes all waiters, and notifies the peers through the node unless
+ * the failure came from them (`tell` false). Returns the code that is now the group's. */
 int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell);
-/* group_fail with the fields that an operation's own wait knows. */
+/* group_fail with the fields that are known to an operation's own wait. */
 int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const char *text);
-/* window_close() with the group's timeout; the failure of a group that has failed names who still writes then. */
+/* window_close() with the group's timeout; the failure of a failed group then names the rank that still writes. */
 void group_close_window(struct acomm_group *g);
 
 /* The link, created on first use. Asks the node for a connection where one is needed; it may not be complete yet.

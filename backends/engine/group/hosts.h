@@ -1,15 +1,14 @@
 /* Which ranks of a group are on which host, and the teams that follow from it.
  *
- * A team is a view of the group: some of its ranks, numbered from 0 in rank order. Algorithms know only the operation's
- * team; its numbers become ranks of the group where links are taken and where failures are told. An operation of a group
- * over several hosts may consist of operations of teams (select.h): of a host's ranks, which share memory, and of columns,
- * of which each has one rank a host. */
+ * A team is a view of the group: some of its ranks, numbered from 0 in rank order. Algorithms know only the operation's team; its
+ * numbers become ranks of the group where links are used and failures are reported. An operation of a group over several hosts
+ * may consist of operations of teams (select.h): of a host's ranks, which share memory, and of columns, with one rank a host. */
 #ifndef ACOMM_HOSTS_H
 #define ACOMM_HOSTS_H
 #include <stdint.h>
 
 enum team_place {
-    TEAM_APART,   /* nobody shares memory */
+    TEAM_APART,   /* no two ranks share memory */
     TEAM_HOST,    /* one host's ranks: all share memory */
     TEAM_HOSTS    /* several hosts, of which some have several ranks */
 };
@@ -26,7 +25,7 @@ struct hosts {
     int *local_rank;               /* number of each rank among those of its host */
     int *first;              /* the ranks of host h are ranks[first[h]] to ranks[first[h + 1] - 1] */
     int *ranks;
-    struct team all, host;   /* everybody; the ranks of this host */
+    struct team all, host;   /* all ranks; the ranks of this host */
     struct team column;      /* the ranks with this one's local rank, one of each host; none where a host has no such local rank */
 };
 

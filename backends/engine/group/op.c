@@ -1,4 +1,4 @@
-/* An operation: where its blocks lie, its header and what differs from another rank's, its end, and waiting for that. */
+/* An operation: its blocks, its call signature and the difference from another rank's, its end, and the wait for that. */
 #include <limits.h>
 
 #include "base/clock.h"
@@ -102,7 +102,7 @@ struct acomm_op op_of_header(struct acomm_group *g, const acomm_header *mine)
                              .timeout = g->timeout, .synchronous = true, .peer = -1};
 }
 
-/* Whether two ranks' headers name the same operation. */
+/* Whether two ranks' call signatures name the same operation. */
 static bool op_agrees(const acomm_header *a, const acomm_header *b)
 {
     if (!memcmp(a, b, sizeof *a))

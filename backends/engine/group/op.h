@@ -13,15 +13,15 @@ struct acomm_op {
     const struct team *team;     /* the ranks that take part; given when it starts, as the algorithm */
     const struct algorithm *algorithm;
     const struct acomm_op *whole; /* what it is a part of (select.h), or NULL */
-    const char *in;              /* NULL where this rank gives nothing */
-    char *out;                   /* NULL where this rank gets nothing */
+    const char *in;              /* NULL where this rank sends nothing */
+    char *out;                   /* NULL where this rank receives nothing */
     uint64_t count;              /* as acomm.h counts for this kind; for uneven forms 0 */
     const uint64_t *send_counts; /* per rank, or NULL when even; borrowed from the caller until the end */
     const uint64_t *recv_counts;
     const uint64_t *places;      /* parts only: where the blocks that those count begin, in elements; NULL: packed */
     uint64_t sequence;           /* number in the group, given when it starts */
     int64_t timeout;             /* ns */
-    int64_t started, deadline;   /* clock_now(); 0 until it has to wait: reading the clock is dear for a small operation */
+    int64_t started, deadline;   /* clock_now(); 0 until it has to wait: reading the clock is expensive for a small operation */
     struct op_waits {            /* however many waits it and its parts consist of: */
         int64_t next_look;       /* when to ask for signals again; 0 not yet known */
         int64_t since, tell_at;  /* since when it waits without progress, and when to say so (wait.c); 0 not yet known */
@@ -43,23 +43,23 @@ struct acomm_op {
     struct acomm_op *next;       /* queue, free list or posted list */
     bool shares;                 /* part of acomm_group_share(): from its end on there are symmetric arrays */
     bool synchronous;            /* runs in its caller's thread, which answers Ctrl-C */
-    void (*then)(struct acomm_op *op); /* not NULL: called at the end, instead of waking who waits. Messages only: with their lock */
-    /* The first round over shared memory, in which every rank says what it calls. Until all have come, who runs the
-     * operation as a guest may leave it; it is then run again from the beginning, by anybody. */
+    void (*then)(struct acomm_op *op); /* not NULL: called at the end, instead of a wake-up. Messages only: with their lock */
+    /* The first round over shared memory, in which every rank publishes its call signature. Until all have arrived, a helping
+     * waiter may leave the operation; any thread then runs it again from the beginning. */
     bool entered;                /* this rank's part of that round has been published */
-    bool compared;               /* all ranks have come, and their headers agree */
+    bool compared;               /* all ranks have arrived, and their call signatures match */
     bool guest;                  /* run by a thread of the caller, which leaves at `leave_at` and for Ctrl-C */
     bool interrupted;            /* it left for Ctrl-C */
-    bool ahead;                  /* over links: nobody waits for the comparison, see signature_ahead(); */
-    bool owes;                   /* and the rank before this one has still to be sent the header */
+    bool ahead;                  /* over links: no rank waits for the comparison, see signature_ahead(); */
+    bool owes;                   /* and the signature has still to be sent to the rank before this one */
     int64_t leave_at;            /* clock_now(); 0: when it would have to wait */
     void (*release_lock)(void *lock);  /* NULL, or the caller holds its lock (acomm_call) */
     void *lock;
     acomm_failure failure;       /* valid when status < 0. The last member: it is not cleared when an operation is described */
 };
 
-/* Before the operation waits, locks what others hold for long, or calls who may: giving Python's lock up and taking it again
- * costs as much as all else that a short operation does which finds its peers there. */
+/* Called before the operation waits, takes a lock that is held for long, or calls code that may do so: to release and acquire the
+ * GIL costs as much as the rest of a short operation whose peers have arrived. */
 static inline void op_release_lock(struct acomm_op *op)
 {
     if (op->release_lock)
@@ -67,8 +67,8 @@ static inline void op_release_lock(struct acomm_op *op)
     op->release_lock = NULL;
 }
 
-/* An abandoned operation was freed by its owner before the end: the engine recycles it then. One that is awaited has a
- * thread asleep on its futex: waking nobody costs a system call. */
+/* An abandoned operation was freed by its owner before the end: the engine recycles it then. An awaited one has a thread asleep
+ * on its futex: a wake without a sleeper would cost a system call. */
 enum op_state { OP_UNDER_WAY, OP_AWAITED, OP_ENDED, OP_ABANDONED };
 
 /* Ends the operation: status and results are set, waiters wake. The op may be gone when this returns. */
@@ -89,7 +89,7 @@ int64_t op_elapsed(const struct acomm_op *op);
 struct span { uint64_t offset, bytes; };
 /* Block of `rank` when every block has `count` elements, or counts[rank] where counts is given. O(rank) for uneven. */
 struct span op_block(const uint64_t *counts, uint64_t count, int rank, size_t width);
-/* What `rank` of the team gives to an all_gather, in the output; what it gets of a reduce_scatter, in the input. */
+/* Contribution of `rank` of the team to an all_gather, in the output; its result of a reduce_scatter, in the input. */
 struct span op_gathered(const struct acomm_op *op, int rank);
 struct span op_scattered(const struct acomm_op *op, int rank);
 /* Bytes of all blocks together. */
@@ -97,9 +97,9 @@ uint64_t op_total(const uint64_t *counts, uint64_t count, int ranks, size_t widt
 /* Elements of the largest block. */
 uint64_t op_largest(const uint64_t *counts, uint64_t count, int ranks);
 void op_header(const struct acomm_op *op, acomm_header *out);
-/* An earlier operation of this rank's, to wait in its name. */
+/* An earlier operation of this rank, for a wait on its behalf. */
 struct acomm_op op_of_header(struct acomm_group *g, const acomm_header *mine);
-/* A dtype as headers have it. */
+/* A dtype as call signatures have it. */
 static inline uint8_t op_header_dtype(int dtype)
 {
     return dtype >= ACOMM_OPAQUE ? ACOMM_OPAQUE_HEADER : (uint8_t)dtype;

@@ -1,14 +1,14 @@
-/* Collectives run in the order of their calls, one at a time, by whoever has the turn:
+/* Collectives run in the order of their calls, one at a time, by the thread that has the turn:
  *
  * - a synchronous call on an idle group by its caller;
- * - an asynchronous one, if it is short, is begun by its caller: what the peers need of us is there, and if theirs is too
- *   it has ended. Otherwise it is put into the queue;
- * - who waits for an operation runs what is in the queue up to it. Waking a thread costs more than a short operation;
- * - the worker runs what nobody waits for: long operations at once, short ones that stay in the queue after LOOK_NS.
+ * - an asynchronous one, if it is short, is begun by its caller: our data is published, and if the peers' data is there too the
+ *   operation has ended. Otherwise it is queued;
+ * - a waiter runs the queue up to its operation (helping waiter). Waking a thread costs more than a short operation;
+ * - the worker runs operations without a waiter: long operations at once, short ones that stay in the queue after LOOK_NS.
  *
- * A caller that runs a queued operation must be able to leave it, at its timeout or for Ctrl-C. That is possible in the
- * first round over shared memory (see op.h), and after it all ranks are in the operation, so it ends soon. What is too
- * long for that, or goes over links, is the worker's alone. */
+ * A caller that runs a queued operation must be able to leave it, at its timeout or for Ctrl-C. That is possible in the first
+ * round over shared memory (see op.h), and after it all ranks are in the operation, so it ends soon. Longer operations, and those
+ * over links, are for the worker alone. */
 #include <sched.h>
 
 #include "base/clock.h"
@@ -16,8 +16,8 @@
 #include "membership/node.h"
 
 #define BEGIN_BYTES (64u << 10) /* begun by the call: copying so much takes less than waking the worker */
-#define HELP_BYTES (8u << 20)   /* run by who waits: some milliseconds in which Ctrl-C is not answered */
-#define LOOK_NS 200000          /* how often the worker looks at what may be left to it, while there were such operations */
+#define HELP_BYTES (8u << 20)   /* run by a waiter: some milliseconds without an answer to Ctrl-C */
+#define LOOK_NS 200000          /* how often the worker polls the queue, while there were operations for it */
 #define LINGER_NS 10000000      /* in the last so many ns; then it sleeps until there is one */
 
 /* ---- the turn ---- */
@@ -38,7 +38,7 @@ static void end_turn(struct acomm_group *g)
     }
 }
 
-/* With the lock, given up meanwhile. The worker gives up when the group stops. */
+/* With the lock, which is released meanwhile. The worker returns without the turn when the group stops. */
 static bool claim_turn(struct acomm_group *g, bool worker)
 {
     bool taken;
@@ -95,7 +95,7 @@ static uint64_t queue_bytes_of(const struct acomm_op *op)
          + (op->recv_counts ? op_total(op->recv_counts, 0, ranks, op->width) : 0);
 }
 
-/* Whether a guest may run it; with the turn. */
+/* Whether a helping waiter may run it; with the turn. */
 static bool takes_guests(struct acomm_op *op, uint64_t most)
 {
     struct acomm_group *g = op->group;
@@ -163,7 +163,7 @@ static struct acomm_op *queue_pop(struct acomm_group *g)
     return op;
 }
 
-/* The worker comes now if there is need, otherwise it at least looks again before it sleeps for good. */
+/* Wakes the worker if needed; otherwise the worker polls once more before it sleeps without a timeout. */
 static void tell_worker(struct acomm_group *g, bool now)
 {
     if (now || g->deep)
@@ -175,7 +175,7 @@ static void tell_worker(struct acomm_group *g, bool now)
 
 struct rest { uint64_t posts, pops; int64_t since; };
 
-/* Until there may be something left to us. */
+/* Until there may be an operation for the worker. */
 static void queue_rest(struct acomm_group *g, struct rest *r)
 {
     int64_t now = clock_now();
@@ -204,7 +204,7 @@ static struct acomm_op *next_op(struct acomm_group *g, struct rest *r)
         if (!g->hurry)
             queue_rest(g, r);
         else if (claim_turn(g, true) && !(op = queue_pop(g)))
-            atomic_store(&g->busy, 0); /* only the worker claims turns until the group stops */
+            atomic_store(&g->busy, 0); /* only the worker acquires turns until the group stops */
     }
     pthread_mutex_unlock(&g->lock);
     return op;
@@ -220,7 +220,7 @@ static void *queue_work(void *argument)
     return NULL;
 }
 
-/* With the lock: without it nobody would see to the end of what was begun. */
+/* With the lock: without a worker no thread would complete begun operations. */
 static int need_worker(struct acomm_group *g)
 {
     if (g->stopping)
@@ -246,7 +246,7 @@ static int enqueue(struct acomm_op *op, bool urgent)
     return rc;
 }
 
-/* A guest leaves the operation, which is pending: it is the next again. Ends the turn. */
+/* A helping waiter leaves the operation, which is pending and becomes the next again. Ends the turn. */
 static void put_back(struct acomm_op *op)
 {
     struct acomm_group *g = op->group;
@@ -298,7 +298,7 @@ int group_enqueue(struct acomm_op *op)
 
 enum { RAN, NOT_OURS = 2 }; /* WAIT_LEAVE and codes beside them */
 
-/* Runs the first operation of the queue if it takes guests. */
+/* Runs the first operation of the queue if a helping waiter may run it. */
 static int help(struct acomm_group *g, int64_t until)
 {
     if (!queue_take_turn(g))
@@ -322,7 +322,7 @@ static int help(struct acomm_group *g, int64_t until)
     return interrupted ? ACOMM_INTERRUPTED : WAIT_LEAVE;
 }
 
-/* What is left in the queue is the worker's, and waited for. */
+/* The worker runs the rest of the queue, and the caller waits. */
 static int wait_for_worker(struct acomm_op *op, int64_t until)
 {
     struct acomm_group *g = op->group;
@@ -399,8 +399,7 @@ static void drain_queue(struct acomm_group *g)
     }
 }
 
-/* In good order only: what this rank gave in operations that it left before the others had come. A rank that was lost may have come
- * to them before. */
+/* In an orderly close only: settles operations that this rank left before its peers arrived. A lost rank may have arrived. */
 static int queue_settle(struct acomm_group *g)
 {
     int failed = atomic_load(&g->poisoned);
@@ -430,10 +429,10 @@ int acomm_group_stop(acomm_group *g, const char *why)
         pthread_join(g->worker, NULL);
     g->worker_started = false;
     pthread_mutex_lock(&g->lock);
-    claim_turn(g, false); /* who runs a collective has been told to end, and looks at that at least every WAIT_SLEEP_NS */
+    claim_turn(g, false); /* the running thread has been notified, and polls for that at least every WAIT_SLEEP_NS */
     pthread_mutex_unlock(&g->lock);
     g->above->close_windows(g);
     while (atomic_load(&g->inside))
-        sched_yield(); /* their operations have ended: they are on their way out */
+        sched_yield(); /* their operations have ended: these threads are returning */
     return rc;
 }

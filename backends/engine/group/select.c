@@ -1,5 +1,5 @@
-/* Which algorithm a group runs from how many bytes on, by what it was told, the selection file, and the table of all
- * (collectives/table.h); and that it runs. */
+/* Chooses a group's algorithms by bytes, from its options, the selection file, and the table of all algorithms
+ * (collectives/table.h), and runs them. */
 #include "group/select.h"
 
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static const char *select_take(const struct algorithm *table, const char *list, 
     return end + (*end == ',');
 }
 
-/* How many items a list has; negative: ACOMM_ARGUMENT. forced: where to note those without a limit, or NULL. */
+/* How many items a list has; negative: ACOMM_ARGUMENT. forced: receives the items without a limit, or NULL. */
 static int select_check(const struct algorithm *table, const char *list, const struct algorithm **forced)
 {
     struct pick pick;
@@ -142,7 +142,7 @@ static uint64_t select_whole_bytes(const struct acomm_op *op)
     if (array == ACOMM_WHOLE)
         return op->count * op->width;
     if (array == ACOMM_EXCHANGES && op->send_counts)
-        return ALWAYS; /* each rank's own counts: ranks must not choose by them */
+        return ALWAYS; /* counts differ between ranks: they must not decide the choice */
     return op_total(array == ACOMM_JOINS ? op->recv_counts : op->send_counts, op->count, op->team->size, op->width);
 }
 
@@ -190,7 +190,7 @@ static int run_alone(const struct acomm_op *op)
     return 0;
 }
 
-/* Whether the algorithm compares headers while it runs, and begins as all do in this team, whatever they were called for. */
+/* Whether the algorithm compares call signatures while it runs, and has the common first step of all calls in this team. */
 static bool begins_right(const struct acomm_op *op)
 {
     const struct algorithm *a = op->algorithm;
@@ -198,8 +198,8 @@ static bool begins_right(const struct acomm_op *op)
     return (a->does & CHECKS) && (place == TEAM_APART || (place == TEAM_HOST ? select_in_memory(a) : select_spans_hosts(a)));
 }
 
-/* Who hears of another's mismatch later must not have written half of its array by then, so short ones only; of two ranks, the other
- * one compares before it writes. */
+/* A rank that learns of a mismatch later must not have written half of its array by then, so this is for short arrays only. Of
+ * two ranks, the other one compares before it writes. */
 static bool select_goes_ahead(const struct acomm_op *op)
 {
     return (op->algorithm->does & AHEAD) && !op->whole && op->team->place == TEAM_APART
@@ -215,7 +215,7 @@ static int run_by(struct acomm_op *op, const struct algorithm *algorithm)
     bool checks = !begins_right(op) && g->check && !op->compared;
     int rc = !checks ? 0 : select_goes_ahead(op) ? signature_ahead(op) : signature_check(op);
     rc = rc ? rc : op->algorithm->run(op);
-    return rc || !op->owes ? rc : signature_send(op); /* without elements no message has taken the header */
+    return rc || !op->owes ? rc : signature_send(op); /* without elements no message has carried the signature */
 }
 
 int select_run(struct acomm_op *op)

@@ -4,7 +4,7 @@
 #include "base/pattern.h"
 #include "group/transfer.h"
 
-/* Among the ranks of each host; then local rank 0 of all hosts; and once more in the host, whose ranks may go on then. */
+/* Among the ranks of each host; then local rank 0 of all hosts; and once more in the host, after which its ranks may continue. */
 static int signature_hosts(struct acomm_op *op)
 {
     const struct hosts *hosts = &op->group->hosts;
@@ -49,8 +49,8 @@ int signature_check(struct acomm_op *op)
 
 /* ---- operations that run ahead ---- */
 
-#define FLUSHED 16 /* every so many headers one makes those before it leave, */
-#define DRAINED (SIGNATURES - 2 * FLUSHED) /* so that of all that are open these have left */
+#define FLUSHED 16 /* every so many signatures one flushes those before it, */
+#define DRAINED (SIGNATURES - 2 * FLUSHED) /* so that of all open ones so many are flushed */
 
 size_t signature_awaited(const struct acomm_op *op, int rank)
 {
@@ -74,7 +74,7 @@ int signature_heard(struct acomm_op *op, const char *data, size_t bytes)
     return rc;
 }
 
-/* So many headers of the next rank, with nothing else. */
+/* Receives so many signatures of the next rank, with nothing else. */
 static int signature_drain(struct acomm_op *op, size_t bytes)
 {
     struct link *link = group_link(op->group, CHANNEL_COLLECTIVE, pattern_next(op->group->rank, op->group->size), false);
@@ -92,7 +92,7 @@ int signature_ahead(struct acomm_op *op)
     return rc;
 }
 
-/* To the rank before this one; with a later message, or some time from now. */
+/* To the rank before this one: sent with a later message, or after a delay. */
 int signature_send(struct acomm_op *op)
 {
     const struct signatures *s = &op->group->signatures;

@@ -1,4 +1,4 @@
-/* Moves bytes over several links at once, looking at all of them in turn until each is done. */
+/* Moves bytes over several links at once, polling all of them in turn until each is done. */
 #include "group/transfer.h"
 
 #include <errno.h>
@@ -9,17 +9,17 @@
 #include "base/pattern.h"
 #include "membership/node.h"
 
-#define TURN_MOST ((size_t)1 << 20) /* bytes per turn, so that a long one does not keep the others waiting */
-#define HEADED ((size_t)16 << 10) /* contents that move together with a header */
+#define TURN_MOST ((size_t)1 << 20) /* bytes per turn, so that a long one does not delay the others */
+#define HEADED ((size_t)16 << 10) /* contents that move together with a call signature */
 #define HEADS (SIGNATURES * sizeof(acomm_header))
 #define POLLED 64       /* descriptors that one sleep watches; with more transfers it is a short one */
 #define NAP_MIN_NS 50000 /* first and longest sleep where no descriptor says that a ring has moved */
 #define NAP_MAX_NS 1000000
-                         /* for a connection that is to be made we sleep longer and longer, at most as long again as it has taken */
+                         /* sleeps for a pending connection grow, to at most the time it has taken so far */
 
 enum turn { TURN_DONE, TURN_MOVED, TURN_IDLE };
 
-/* The next rank's header comes before all that comes from there, and this one's goes to the rank before: once an operation. */
+/* The next rank's call signature precedes all other data from it, and this rank's goes to the rank before: once an operation. */
 static void add_head(struct acomm_op *op, struct transfer *t, bool once, bool due)
 {
     t->head = op->ahead && t->bytes && (!once || due) ? sizeof t->header : 0;
@@ -45,7 +45,7 @@ struct transfer transfer_from(struct acomm_op *op, int peer, void *data, uint64_
     return t;
 }
 
-/* Combines the whole elements of what lies in the buffer; the rest of one moves to its front. */
+/* Combines the complete elements in the buffer; the rest of one moves to its front. */
 static void combine(struct transfer *t)
 {
     size_t width = acomm_dtype_bytes(reduce_partial_dtype(t->reduction->dtype));
@@ -71,7 +71,7 @@ static ssize_t transfer_receive(struct transfer *t)
     return t->link->ops->recv(t->link, t->data + filled, transfer_at_most(left, room));
 }
 
-/* Bytes that a send may give now. */
+/* Bytes that a send may pass to its link now. */
 static size_t ready(const struct transfer *t)
 {
     return (t->behind ? t->behind->done : t->bytes) - t->done;
@@ -86,8 +86,8 @@ static ssize_t transfer_give(struct transfer *t)
     return t->link->ops->send(t->link, t->data + t->done, transfer_at_most(left, TURN_MOST), t->more);
 }
 
-/* Errors of the network tell of a lost host. A closed connection does not: a process that ends is noticed by the node,
- * and one that only closed this group is alive in others. */
+/* Network errors mean a lost host. A closed connection does not: the node detects the end of a process, and a process that only
+ * closed this group is alive in others. */
 static bool unreachable(int errnum)
 {
     return errnum == ETIMEDOUT || errnum == EHOSTUNREACH || errnum == ENETUNREACH || errnum == EHOSTDOWN;
@@ -109,9 +109,9 @@ static bool transfer_finished(const struct transfer *t)
     return t->done == t->bytes;
 }
 
-/* ---- headers before the contents ---- */
+/* ---- call signatures before the contents ---- */
 
-/* Together with short contents: two calls of a socket cost more than the copy. */
+/* Together with short contents: two system calls cost more than the copy. */
 static ssize_t headed_give(struct acomm_op *op, struct transfer *t)
 {
     char both[sizeof t->header + HEADED];
@@ -129,7 +129,7 @@ static ssize_t headed_give(struct acomm_op *op, struct transfer *t)
     return (size_t)n > head ? n - (ssize_t)head : 0;
 }
 
-/* So many bytes of headers have come. */
+/* So many bytes of call signatures have arrived. */
 static int headed_compare(struct acomm_op *op, struct transfer *t, const char *data, size_t bytes)
 {
     if (signature_awaited(op, t->link->peer))
@@ -156,7 +156,7 @@ static ssize_t headed_receive(struct acomm_op *op, struct transfer *t, size_t he
     return n - (ssize_t)come;
 }
 
-/* What there is of headers moves first. */
+/* Call signatures move first. */
 static size_t headed(const struct acomm_op *op, const struct transfer *t)
 {
     return t->head || t->link->outgoing ? t->head : signature_awaited(op, t->link->peer);
@@ -217,7 +217,7 @@ static bool waits_for_link(const struct transfer *t)
     return !transfer_finished(t) && !(t->after && !transfer_finished(t->after)) && (!t->link->outgoing || ready(t));
 }
 
-/* A peer that is waited for; -1 where the last turn was the last. */
+/* An awaited peer; -1 if all is done. */
 static int awaited_peer(const struct transfer *list, int transfers)
 {
     for (const struct transfer *t = list; t < list + transfers; t++)
@@ -226,7 +226,7 @@ static int awaited_peer(const struct transfer *list, int transfers)
     return -1;
 }
 
-/* Sleeps until a descriptor can go on, the group is poisoned, or time is up. */
+/* Sleeps until a descriptor is ready, the group is poisoned, or the deadline has passed. */
 static void transfer_sleep_on(const struct acomm_op *op, const struct transfer *list, int transfers, int64_t *nap)
 {
     struct pollfd fds[1 + POLLED] = {{.fd = op->group->wake_fd, .events = POLLIN}};
@@ -250,7 +250,7 @@ static void transfer_sleep_on(const struct acomm_op *op, const struct transfer *
     *nap = *nap * 2 < longest ? *nap * 2 : longest;
 }
 
-/* Whether all links that are waited for are in memory. */
+/* Whether all awaited links are in shared memory. */
 static bool transfer_doorbell_tells(const struct acomm_op *op, const struct transfer *list, int transfers)
 {
     for (const struct transfer *t = list; t < list + transfers; t++)
@@ -273,7 +273,7 @@ static int transfer_sleep_by_doorbell(struct acomm_op *op, struct transfer *list
     return state;
 }
 
-/* While an operation that ran ahead waits, for another rank than the next one perhaps: whether the next one calls something else. */
+/* While an operation that ran ahead waits, possibly for another rank than the next one: whether the next rank's call differs. */
 static int hear_next(struct acomm_op *op)
 {
     int next = pattern_next(op->group->rank, op->group->size);
@@ -307,7 +307,7 @@ int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
             wait_reset(&w);
             nap = NAP_MIN_NS;
             if (look_is_due(op))
-                w.turns = w.spins; /* the next step looks at everything, though there is progress */
+                w.turns = w.spins; /* the next step checks everything, despite progress */
         }
         rc = wait_step(&w);
         if (rc)

@@ -12,20 +12,20 @@
 
 struct transfer {
     struct link *link;
-    char *data;                 /* where to send from or receive into */
+    char *data;                 /* source or target memory */
     size_t bytes, done;
     /* optional */
     struct transfer *after;     /* waits until that one is done: for a second message over the same link */
-    const struct transfer *behind; /* sends only: passes on what that one has received so far */
+    const struct transfer *behind; /* sends only: forwards the bytes that one has received so far */
     bool more;                  /* sends only: another message follows over the same link at once */
-    bool aside;                 /* goes on with the others, but nobody waits for its end: it is in a later list again */
-    bool checked;               /* receives only: begins with the peer's header, compared as soon as it is there */
-    bool hears;                 /* receives only: nothing but headers of operations that ran ahead (signature.h) */
-    bool prompt;                /* sends only: the header before the contents does not wait for them */
-    size_t head;                /* bytes of the header before the contents that have still to move, */
-    acomm_header header;        /* which is this */
-    /* Receives only: what arrives is combined into `partial` (reduce_combine). `data` is then just a buffer of
-     * TRANSFER_PIECE bytes, and `bytes` is still the whole message. */
+    bool aside;                 /* progresses with the others, but its end is not awaited: it is in a later list again */
+    bool checked;               /* receives only: begins with the peer's call signature, compared on arrival */
+    bool hears;                 /* receives only: only call signatures of operations that ran ahead (signature.h) */
+    bool prompt;                /* sends only: the signature before the contents does not wait for them */
+    size_t head;                /* bytes of the signature before the contents that have still to move, */
+    acomm_header header;        /* the signature itself */
+    /* Receives only: received data is combined into `partial` (reduce_combine). `data` is then just a buffer of TRANSFER_PIECE
+     * bytes, and `bytes` is still the whole message. */
     const struct reduction *reduction;
     char *partial;
     bool swap;

@@ -9,11 +9,11 @@
 #include "membership/node.h"
 #include "group/wait.h"
 
-#define SPINS 100           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
-#define SPINS_OVERSUBSCRIBED 60    /* 1.5 us, what a yield takes: who is awaited runs elsewhere, or we do not know where */
+#define SPINS 100           /* turns of about 20-40 ns; after them a yield costs little if no other thread wants the core */
+#define SPINS_OVERSUBSCRIBED 60    /* 1.5 us, a yield's time: the awaited rank runs on another CPU, or its CPU is unknown */
 #define YIELD_NS 200000     /* how long to yield before sleeping, with a core for every rank */
 #define SHORT_NS 4000000    /* a sleep as short as this was not worth it: we yield for twice as long next time, up to this */
-#define YIELD_TURN_NS 125000 /* for each rank, where they take turns: a sleeping rank costs a wake-up per step, but who yields
+#define YIELD_TURN_NS 125000 /* for each rank, if oversubscribed: a sleeping rank costs a wake-up per step, but a rank that yields
                               * makes its core look busy, and so the ranks that work are not spread over all cores */
 #define YIELD_OVERSUBSCRIBED_NS 2000000 /* at most */
 #define NEWS_NS 500000000   /* how long a closed link waits for the reason, which travels another way; the promise is 1 s where ranks are few */
@@ -22,7 +22,7 @@
 #define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
 #define YIELD_FABRIC_NS 20000000 /* a fabric wakes nobody: sleeps are naps, and its traffic moves by looking */
 #define TELL_AGAIN 6        /* times the patience until an operation that waits says so again */
-#define PREEMPTED_NS 500000    /* a yield as long as this went to somebody who is not waiting for anything */
+#define PREEMPTED_NS 500000    /* a yield as long as this ran a thread that is not waiting for anything */
 #define PREEMPTED_RARELY 300   /* yields in between: their 3 ms or so cost less than as many sleeps and wake-ups */
 #define PREEMPTED_MIN_NS 1000000 /* how long to sleep at once then, */
 #define PREEMPTED_MAX_NS 64000000 /* doubled up to here while every trial is preempted again */
@@ -50,7 +50,7 @@ bool wait_news(const struct acomm_group *g, int rank)
     int64_t end = clock_now() + node_patience(g->node, NEWS_NS);
     for (int64_t now = clock_now(); now < end && !atomic_load(&g->poisoned); now = clock_now()) {
         if (g->node && node_left(g->node, g, rank, UINT64_MAX) >= 0)
-            return true; /* it would have told of a failure before */
+            return true; /* the peer would have reported a failure before */
         struct pollfd wake = {.fd = g->wake_fd, .events = POLLIN};
         struct timespec t = {0, end - now < NEWS_LOOK_NS ? end - now : NEWS_LOOK_NS};
         ppoll(&wake, 1, &t, NULL);
@@ -72,7 +72,7 @@ int wait_unreached(struct acomm_op *op, int rank, int errnum)
 {
     if (errnum != ESRCH && errnum != ECANCELED)
         return group_fail_op(op, ACOMM_SYSTEM, rank, errnum, "its array could not be reached");
-    bool closed = wait_news(op->group, rank); /* it has gone, or failed: the reason is under way */
+    bool closed = wait_news(op->group, rank); /* the peer has exited, or failed: its reason is under way */
     return group_fail_op(op, ACOMM_LOST, rank, 0, closed ? wait_closed(op->group, rank) : "its process has gone");
 }
 
@@ -131,7 +131,7 @@ static bool wait_blocks(const struct acomm_op *op)
     return op->synchronous || op->guest || op_is_message(op->kind) || atomic_load_explicit(&op->done, memory_order_relaxed) == OP_AWAITED;
 }
 
-/* Who waits for long asks the others how far they are, and says so once they have answered. */
+/* A rank that has waited for long asks the others for their progress, and reports it once they have answered. */
 static void wait_tell(struct acomm_op *op, int64_t now)
 {
     struct acomm_group *g = op->group;

@@ -6,13 +6,13 @@
  *            if (rc) return rc;                // the failure is recorded by the caller that knows the culprit
  *            if (w.sleepy) block for at most WAIT_SLEEP_NS on whatever makes the condition true; then wait_woke(&w)
  *        }
- * Where others than our ranks use the cores, a yield may cost whole time slices of theirs, while a sleeper that is woken
- * goes first: who notices that yields take long again and again sleeps at once for a while, and then tries again.
- * In a virtual machine it may take longer to wake a sleeper than others yield before they sleep: by then who woke it sleeps too, and so
- * on with every call, for seconds. Who has slept for a short time only therefore yields longer next time.
- * Spinning lasts a few microseconds where every rank of the host has a core; yielding lasts longer, because on a oversubscribed
- * machine the peer we wait for needs our core (a futex wake costs 30 us, a yield 1.5 us). Which core that peer needs may be
- * known there (`where`): ours, then we yield at once; another, then a yield would cost two switches and bring it no nearer. */
+ * Where other processes use the cores, a yield may cost whole time slices of theirs, while the scheduler runs a woken sleeper
+ * first: a rank whose yields repeatedly take long sleeps at once for a while, then tries yields again.
+ * In a virtual machine a wake-up may take longer than peers yield before they sleep: by then the waking rank sleeps too, and so
+ * on in every call, for seconds. A rank that slept only briefly therefore yields longer next time.
+ * Spinning lasts a few microseconds where every rank of the host has a core; yielding lasts longer, because on an oversubscribed
+ * machine the awaited peer needs our core (a futex wake costs 30 us, a yield 1.5 us). Which core that peer needs may be known
+ * there (`where`): ours, then we yield at once; another, then a yield would cost two switches and bring it no nearer. */
 #ifndef ACOMM_WAIT_H
 #define ACOMM_WAIT_H
 #include "group/op.h"
@@ -22,8 +22,8 @@
 #define WAIT_MOVED ((size_t)16 << 20) /* and bytes: some milliseconds, however many peers send at once */
 #define WAIT_SLEEP_NS 20000000 /* 20 ms: the longest sleep between two looks at poison and deadline */
 
-#define WAIT_LEAVE 1           /* from a guest's wait: it leaves the operation, which has not failed; see op.h */
-/* What a peer's end is called that says no more of it; of this thread's until its next call. */
+#define WAIT_LEAVE 1           /* from a helping waiter: it leaves the operation, which has not failed; see op.h */
+/* Text for a peer's end without a stated reason; of this thread's until its next call. */
 const char *wait_closed(const struct acomm_group *g, int rank);
 
 /* Of a group; zeros at the beginning. */
@@ -40,8 +40,8 @@ struct wait {
     int64_t slept;        /* since when it yields or sleeps, of a wait that does */
     int64_t yield_ns;     /* how long to yield before sleeping; the caller may change it */
     uint32_t turns, spins;
-    /* Where who is awaited runs, as far as the caller knows: on our processor it needs that at once; elsewhere a yield would
-     * not bring it nearer, and is only made now and then for others. */
+    /* CPU of the awaited rank, as far as the caller knows: if it is ours, the rank needs our CPU at once. If it is another one, a
+     * yield does not help the rank, and is made only now and then for other processes. */
     enum { WAIT_ANYWHERE, WAIT_HERE, WAIT_APART } where;
     bool sleepy;          /* set once spinning and yielding did not help */
 };
@@ -61,22 +61,19 @@ void wait_woke(const struct wait *w);
 int wait_look(struct acomm_op *op);
 /* After progress was made: start again with spinning. */
 void wait_reset(struct wait *w);
-/* A peer's connection was closed. Its own word of why, which comes over the control connections, is a better reason than
- * ours: waits a moment for the group to fail by it. True when all it says is that it has closed the group.
- * rank -1: any. */
+/* A peer's connection was closed. The reason that the peer sends over the control connections is better than ours: waits a moment
+ * for the group to fail with it. True if the peer only sent that it has closed the group. rank -1: any. */
 bool wait_news(const struct acomm_group *g, int rank);
 /* The memory of a rank could not be read or written, for this errno: the group's failure. */
 int wait_unreached(struct acomm_op *op, int rank, int errnum);
 
-/* Which processor each rank of a host was last seen on. Ranks only read and tell: which processor a thread
- * runs on is for the kernel and the user to decide.
- *
- * Where there are more ranks than processors, a rank that waits for one on its own processor gives that up at once; for one elsewhere
- * it spins, since a yield costs two switches (1.5 us each) and brings the other one no nearer. */
+/* CPU on which each rank of a host was last seen. Ranks only read and publish it: CPU affinity is for the kernel and the user to
+ * decide. With more ranks than CPUs, a rank that waits for a peer on its own CPU yields at once. For a peer on another CPU it
+ * spins: a yield costs two switches (1.5 us each) and does not bring the peer nearer. */
 struct shared;
-/* 1 + the processor that this thread is on, which the other ranks learn. */
+/* 1 + this thread's CPU, published to the other ranks. */
 int32_t cpu_tell(struct shared *s);
-/* Whether a local rank was last seen on the processor that this thread is on. */
+/* Whether a local rank was last seen on this thread's CPU. */
 bool cpu_shared(struct shared *s, int rank);
 
 #endif

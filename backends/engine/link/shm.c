@@ -10,22 +10,22 @@
 
 #define LINE 64
 #define SLOTS 128                  /* pieces under way at most */
-#define PIECE ((size_t)32 << 10)   /* of a long row: the other side copies one out while we copy the next one in, */
+#define PIECE ((size_t)32 << 10)   /* of a long message: the receiver copies one out while the sender copies the next one in, */
 #define PIECE_MIN ((size_t)8 << 10) /* and of a shorter one a quarter of it, down to here */
-#define REST ((size_t)256)         /* bytes at the end of a row that are no piece of their own: another stamp takes longer */
+#define REST ((size_t)256)         /* bytes at the end of a message that are no piece of their own: another stamp takes longer */
 #define CELL_SHIFT 16              /* in a stamp, above the bytes in `data`: which cell they lie in instead, */
 #define LAST ((uint64_t)1 << 18)   /* whether they are the last ones there, */
 #define UNUSED ((uint64_t)31 << 19)
 #define BESIDE_SHIFT 24            /* the bytes beside the stamp, */
 #define NUMBER_SHIFT 36            /* and the piece's number */
-#define AHEAD 1024                 /* bytes of `data` that come while the head is looked at: 20 to 40 ns of 400 for 1 KiB */
+#define AHEAD 1024                 /* bytes of `data` prefetched while the head is read: 20 to 40 ns of 400 for 1 KiB */
 #define CELL_PIECES 16             /* of a message in a cell at most */
-#define LAZY (SLOTS / 4)           /* short pieces that the receiver takes before it says so */
-#define PATIENT 50                 /* turns of 20 to 40 ns that it waits for the next piece of a row: going round for it takes longer */
+#define LAZY (SLOTS / 4)           /* short pieces that the receiver reads per acknowledgement */
+#define PATIENT 50                 /* turns of 20 to 40 ns that it waits for a message's next piece: another pass takes longer */
 
-/* One piece of the stream: up to LINK_BESIDE bytes here, then those at the sender's place in `data`. So a short message
- * costs one cache line, and a longer one that and its own. The stamp says that the piece is there: its number, from 1, above its
- * lengths. Nothing but stamps is ever written where stamps lie. */
+/* One piece of the stream: up to LINK_BESIDE bytes here, then those at the sender's place in `data`. So a short message costs one
+ * cache line, and a longer one that and its own. The stamp commits the piece: its number, from 1, above its lengths. Only stamps
+ * are ever written where stamps lie. */
 struct slot {
     _Alignas(LINE) _Atomic uint64_t stamp;
     char bytes[LINK_BESIDE];
@@ -34,21 +34,21 @@ _Static_assert(sizeof(struct slot) == LINE, "a slot is one cache line");
 
 /* Starts as zeros. */
 struct link_ring {
-    _Alignas(2 * LINE) _Atomic uint64_t taken; /* pieces that the receiver has read; by the receiver only */
+    _Alignas(2 * LINE) _Atomic uint64_t taken; /* pieces that the receiver has read; written by the receiver only */
     _Alignas(2 * LINE) _Atomic uint32_t withdrawn; /* by the sender, once at most; see link.h */
     struct link_parts parts;
     _Alignas(2 * LINE) struct slot slots[SLOTS];
-    /* Longer than a core's own caches (shared.c): its lines were given back by the receiver long ago. Between neighbouring
-     * cores that makes 28 GB/s of 8. */
+    /* Longer than a core's own caches (shared.c): the receiver's cache evicted its lines long ago. Between neighbouring cores
+     * that makes 28 GB/s of 8. */
     _Alignas(2 * LINE) char data[];
 };
 
-/* Each side trusts its own counts only in its private memory, and the other side's only within what is possible. */
+/* Each side trusts only the private copy of its own counts, and checks the range of the other side's counts. */
 struct link_shm {
     struct link base;
     struct link_ring *ring;
-    struct link_shm *reverse; /* the way back; NULL until there is one */
-    int cells;              /* those that may be written to; the receiver's, those that came while there was no way back */
+    struct link_shm *reverse; /* the other direction; NULL until there is one */
+    int cells;              /* the sender's writable ones; the receiver's, received before the other direction existed */
     int cell;               /* where the last piece lies, */
     size_t cell_place;      /* and the bytes that are used there */
     uint64_t pieces;        /* sent, or read to their end */
@@ -60,16 +60,16 @@ struct link_shm {
     struct stream_path stores;
     /* the receiver's */
     const char *from, *data; /* rest of the part of a piece that is being read; what it has in `data` */
-    size_t left, behind;    /* bytes of the one; and of the other, while that is still to come */
+    size_t left, behind;    /* bytes of the one; and of the other, if not read yet */
     size_t used;            /* of `data`, by the whole piece */
     bool beside, last;      /* what is read lies beside the stamp; the piece is the last one in its cell */
     uint64_t told, told_place; /* pieces in ring->taken, and the place after them */
 };
 
-/* Cells: memory for a message behind each ring, which belongs to who read it last. Lines that another core holds are dear to write
- * (64 KiB 10 us instead of 2), but those that this core has read from that one are not: it has them. So an answer goes where the
- * question lay, and two who talk to each other use the same lines again and again, in both directions. A message in a cell gives
- * the cell away; who has none sends through the ring.
+/* Cells: an exchange buffer for one message behind each ring, owned by the rank that read it last. Lines in another core's cache
+ * are expensive to write (64 KiB 10 us instead of 2), but lines that this core has just read are not: its cache holds them. So a
+ * reply uses the request's buffer, and two ranks that exchange messages use the same lines again, in both directions. A message
+ * in a cell passes the ownership to the receiver; a sender without a cell uses the ring.
  * Measured on 2 cores, unproved elsewhere (docs/lab/mechanisms.md); ARRAYCOMM_WITHOUT=exchange switches it off. */
 
 static struct link_shm *shm_self(const struct link *link)
@@ -101,7 +101,7 @@ static int shm_broken(void)
 
 /* ---- the sender ---- */
 
-/* The receiver can only have gone on, and at most through all that was sent. */
+/* The receiver's count can only grow, and to at most the number of sent pieces. */
 static int refresh(struct link_shm *s)
 {
     uint64_t taken = atomic_load_explicit(&s->ring->taken, memory_order_acquire);
@@ -128,7 +128,7 @@ static bool shm_fits(const struct link_shm *s, size_t bytes, size_t *piece)
     return s->pieces - s->taken < SLOTS && (*piece || !bytes);
 }
 
-/* The same, 1 or 0, after a look at how far the receiver is if need be; or a code. */
+/* The same, 1 or 0, after a load of the receiver's count if needed; or a code. */
 static int room(struct link_shm *s, size_t bytes, size_t *piece)
 {
     if (shm_fits(s, bytes, piece))
@@ -143,7 +143,7 @@ static bool has_slots(const struct link_shm *s)
     return s->pieces - s->taken < SLOTS - CELL_PIECES;
 }
 
-/* Which cell takes a whole message; the other side's before our own, which we have not read lately. */
+/* The cell for a whole message; the other side's before our own, which this rank has not read lately. */
 static int choose_cell(struct link_shm *s, size_t bytes)
 {
     if (!bytes || !s->cells || bytes > cell_bytes(s->size))
@@ -172,7 +172,7 @@ static void shm_put(struct link_shm *s, const char *head, size_t beside, const c
 {
     struct slot *slot = &s->ring->slots[s->pieces % SLOTS];
     put_data(s, from, bytes);
-    if (beside) /* with the stamp: the receiver, who looks there, would take the line away from between the two */
+    if (beside) /* with the stamp: the receiver polls there and would take the line between the two stores */
         memcpy(slot->bytes, head, beside);
     s->ends[s->pieces % SLOTS] = s->place;
     s->pieces++;
@@ -192,7 +192,7 @@ static ssize_t shm_frame(struct link *link, const void *head, size_t beside, con
     while ((sent < bytes || !pieces) && (rc = room(s, bytes - sent, &piece)) > 0) {
         shm_put(s, head, pieces ? 0 : beside, bytes ? (const char *)body + sent : NULL, piece, sent + piece == bytes);
         sent += piece;
-        /* Once more when all is there, but not after every piece: the fence waits until all stores have left. */
+        /* Once more when all pieces are written, but not after every piece: the fence waits until all stores are visible. */
         if (!pieces++ || sent == bytes)
             doorbell_ring(s->base.theirs);
     }
@@ -205,13 +205,13 @@ static ssize_t shm_frame(struct link *link, const void *head, size_t beside, con
 
 static ssize_t shm_send(struct link *link, const void *data, size_t bytes, bool more)
 {
-    (void)more; /* a piece is seen at once: no call is saved by keeping it back */
+    (void)more; /* a piece is visible at once: to delay it saves no call */
     return bytes <= LINK_BESIDE ? shm_frame(link, data, bytes, NULL, 0) : shm_frame(link, NULL, 0, data, bytes);
 }
 
 /* ---- the receiver ---- */
 
-/* What has come in cells of ours on the way `in` may go out in them. */
+/* Cells that arrived by link `in` may be used for sending. */
 static void shm_hand_over(struct link_shm *in, struct link_shm *out)
 {
     out->cells |= (in->cells & CELL_OURS ? CELL_THEIRS : 0) | (in->cells & CELL_THEIRS ? CELL_OURS : 0);
@@ -233,7 +233,7 @@ static void open_data(struct link_shm *s, size_t bytes)
     s->beside = false;
 }
 
-/* 1: a piece is open, 0: none has come, or a code. */
+/* 1: a piece is open, 0: none has arrived, or a code. */
 static int open_piece(struct link_shm *s)
 {
     uint64_t stamp;
@@ -261,7 +261,7 @@ static int open_piece(struct link_shm *s)
     return 1;
 }
 
-/* The cell is ours now; what is theirs on the way in is ours on the way out. */
+/* The cell is ours now; theirs for receiving is ours for sending. */
 static void take_cell(struct link_shm *s)
 {
     s->cells |= s->cell;
@@ -270,7 +270,7 @@ static void take_cell(struct link_shm *s)
         shm_hand_over(s, s->reverse);
 }
 
-/* The sender may wait for room: it learns of every eighth of the ring, and of short pieces before the slots run out. */
+/* The sender may wait for capacity: it gets credit per eighth of the ring, and for short pieces before the slots run out. */
 static void close_piece(struct link_shm *s)
 {
     s->pieces++;
@@ -288,7 +288,7 @@ static void close_piece(struct link_shm *s)
     doorbell_ring(s->base.theirs);
 }
 
-/* The same in the middle of a row, whose sender is copying the next piece. */
+/* The same in the middle of a message, whose sender is copying the next piece. */
 static int open_next(struct link_shm *s)
 {
     int rc = open_piece(s);
@@ -299,7 +299,7 @@ static int open_next(struct link_shm *s)
     return rc;
 }
 
-/* What lies in a ring is in a cache: only what is written gains past them, and from more bytes on. */
+/* A ring's contents are in a cache: non-temporal stores gain only for the target, and from more bytes on. */
 static void copy_out(struct link_shm *s, char *to, size_t bytes)
 {
     if (s->beside) {
@@ -326,7 +326,7 @@ static ssize_t shm_recv(struct link *link, void *data, size_t bytes)
         s->left -= n;
         if (s->left)
             break;
-        if (s->behind) { /* what lay beside the stamp is given alone: its reader looks there what is behind */
+        if (s->behind) { /* bytes beside the stamp are returned alone: they tell their reader what follows */
             open_data(s, s->behind);
             break;
         }

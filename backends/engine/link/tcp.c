@@ -14,9 +14,9 @@
 
 #define LINK_STRIPE ((size_t)256 << 10) /* bytes on one connection before the next one's turn */
 
-/* With several connections the stream goes in stripes, and behind each stripe one byte says which connection has the
- * next one: the sender takes the one with the least waiting to leave, so that each carries what it can. Taking turns
- * would make all as slow as the slowest is just now. */
+/* With several connections the stream goes in stripes, and behind each stripe one byte names the connection of the next one: the
+ * sender chooses the one with the fewest unsent bytes, so that each carries data at its own rate. Round robin would make all as
+ * slow as the slowest one. */
 struct link_tcp {
     struct link base;
     _Atomic int attached;
@@ -56,8 +56,8 @@ static int tcp_translate(int errnum)
     return ACOMM_SYSTEM;
 }
 
-/* Seconds until a stripe that is given to the connection now will have arrived, by what it has delivered so far; 0 when
- * nothing is waiting to leave, or nothing is known. */
+/* Estimated seconds until a stripe queued on the connection now has arrived, from its delivery rate so far; 0 if its queue is
+ * empty, or its rate unknown. */
 static double delay(int fd)
 {
     struct tcp_info info = {0};
@@ -68,8 +68,8 @@ static double delay(int fd)
     return (ahead + (double)LINK_STRIPE) / (double)info.tcpi_delivery_rate;
 }
 
-/* The connection for the next stripe. The same again as long as all that it was given has left at once: short messages
- * gain nothing from several, and on each a loss at the end costs a timeout. */
+/* The connection for the next stripe. The same one as long as all its bytes were sent at once: short messages gain nothing from
+ * several, and on each a loss at the end costs a timeout. */
 static int pick(const struct link_tcp *t)
 {
     int best = t->current;
@@ -84,8 +84,8 @@ static int pick(const struct link_tcp *t)
     return best;
 }
 
-/* One system call in one direction: bytes moved, 0 none just now, or a code. `last`: a stripe's last ones, with the byte
- * behind it. Those must not wait for more, which may take another connection. */
+/* One system call in one direction: bytes moved, 0 none now, or a code. `last`: a stripe's last ones, with the byte behind it.
+ * Those must not wait for more bytes, which may use another connection. */
 static ssize_t tcp_move(struct link_tcp *t, char *data, size_t bytes, bool last, bool more)
 {
     struct iovec parts[] = {{data, bytes}, {&t->next, 1}};
@@ -104,7 +104,7 @@ static ssize_t tcp_move(struct link_tcp *t, char *data, size_t bytes, bool last,
     return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : tcp_translate(errno);
 }
 
-/* As much of the stripe as there is: bytes of the stream, and through `all` whether that was all that was tried. */
+/* As much of the stripe as possible: bytes of the stream, and through `all` whether the call moved all it tried. */
 static ssize_t move_stripe(struct link_tcp *t, char *data, size_t bytes, bool more, bool *all)
 {
     size_t left = LINK_STRIPE - t->filled;
@@ -130,7 +130,7 @@ static ssize_t move_stripe(struct link_tcp *t, char *data, size_t bytes, bool mo
     return n - 1;
 }
 
-/* What waits for more leaves. */
+/* Flushes bytes that wait for more. */
 static ssize_t tcp_flush(const struct link_tcp *t)
 {
     int on = 1;
@@ -147,7 +147,7 @@ static ssize_t move_all(struct link *link, char *data, size_t bytes, bool more)
     if (t->connections == 1)
         return bytes ? tcp_move(t, data, bytes, false, more) : tcp_flush(t);
     size_t moved = 0;
-    bool all = true; /* else the kernel has no more: spares a call that would say so */
+    bool all = true; /* else the kernel has no more: saves a call that would return EAGAIN */
     while (moved < bytes && all) {
         ssize_t n = move_stripe(t, data + moved, bytes - moved, more, &all);
         if (n < 0 && !moved)
@@ -190,7 +190,7 @@ static void tcp_close(struct link *link)
     free(t);
 }
 
-/* Whether both ends have the same address, so that no network is between. */
+/* Whether both ends have the same address, so that no network lies between them. */
 static bool inside_host(int fd)
 {
     struct sockaddr_storage ours = {0}, theirs = {0};
@@ -201,10 +201,10 @@ static bool inside_host(int fd)
     return (ours.ss_family == AF_INET || ours.ss_family == AF_INET6) && !memcmp(&ours, &theirs, sizeof ours);
 }
 
-/* Socket buffers keep the kernel's own sizing: SO_SNDBUF and SO_RCVBUF would end it, at a lower limit than it reaches,
- * and pieces that stay in the cache cost more in wake-ups than they save. Inside a host there is nothing to be careful
- * of: where the system's choice is BBR, its pacing costs up to 40% more processor time for a byte. reno is in every
- * kernel and open to every user; should it be refused all the same, the system's choice stays. */
+/* Socket buffers keep the kernel's own sizing: SO_SNDBUF and SO_RCVBUF would end it, at a lower limit than it reaches, and pieces
+ * that stay in the cache cost more in wake-ups than they save. Inside a host congestion control has no purpose: where the
+ * system's choice is BBR, its pacing costs up to 40% more processor time for a byte. reno is in every kernel and open to every
+ * user; if the kernel refuses it, the system's choice stays. */
 static int tcp_prepare(int fd)
 {
     int on = 1, flags = fcntl(fd, F_GETFL);

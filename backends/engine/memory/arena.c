@@ -27,7 +27,7 @@ struct arena {
     uint64_t start;              /* of the range in the file */
     int fd;
     pid_t owner;
-    bool open;                   /* the group still has it */
+    bool open;                   /* the group still holds it */
     struct acomm_block *blocks;
 };
 
@@ -36,7 +36,7 @@ static char *arena_reserve(int fd, uint64_t offset)
     char *base = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset);
     if (base == MAP_FAILED)
         return NULL;
-    madvise(base, ARENA_BYTES, MADV_DONTDUMP); /* a wish; a sandbox may forbid it */
+    madvise(base, ARENA_BYTES, MADV_DONTDUMP); /* best effort; a sandbox may forbid it */
     return base;
 }
 
@@ -62,7 +62,7 @@ struct arena *arena_open(int fd, uint64_t offset)
     return a;
 }
 
-/* With the lock, which is gone afterwards. */
+/* Called with the lock; releases it, and frees the arena after its last use. */
 static void arena_leave(struct arena *a)
 {
     bool last = !a->open && !a->blocks;
@@ -107,7 +107,7 @@ static int populate(const struct arena *a, const struct acomm_block *b)
         return errno;
     madvise(data, b->bytes, MADV_DODUMP);
     if (b->bytes >= HUGE)
-        madvise(data, b->bytes, MADV_HUGEPAGE); /* a wish */
+        madvise(data, b->bytes, MADV_HUGEPAGE); /* best effort */
     if (!madvise(data, b->bytes, MADV_POPULATE_WRITE))
         return 0;
     if (errno != EINVAL && errno != EPERM && errno != EACCES && errno != ENOSYS) /* an older kernel, or a sandbox's filter */

@@ -22,7 +22,7 @@ struct acomm_block;
 
 /* The range of `fd` from `offset` on. NULL with errno set. */
 struct arena *arena_open(int fd, uint64_t offset);
-/* Gives up the group's hold; blocks that are still taken keep it. NULL is fine. */
+/* Releases the group's reference; blocks in use keep the arena. NULL is fine. */
 void arena_close(struct arena *arena);
 /* A block of zeros, 4 KiB aligned (2 MiB from 2 MiB on), or NULL with errno set. Any thread. It is freed by acomm_block_free(). */
 struct acomm_block *arena_take(struct arena *arena, uint64_t bytes);

@@ -1,12 +1,12 @@
-/* Receives by way of a buffer in the cache where straight receives take longer than usual (4 KiB aliasing). */
+/* Receives through a bounce buffer in the cache where direct receives take longer than usual (4 KiB aliasing). */
 #include "memory/bounce.h"
 
 #include "base/clock.h"
 #include "memory/stream.h"
 
 #define PAGE 4096u
-#define SLOW 1.8f  /* times the best: a piece that may have stumbled; out of a cache or another core's, pieces differ by as much as that */
-#define WORTH 0.7f /* of the straight way's time: the way around is taken. It costs a tenth more where nothing stumbles */
+#define SLOW 1.8f  /* times the best: a piece with possible aliasing; between caches, pieces differ by as much */
+#define WORTH 0.7f /* of the direct path's time: the bounce copy is used. It costs a tenth more without aliasing */
 #define FADING 0.01f
 
 enum bounce_way bounce_way(struct bounce *d, const char *to)

@@ -9,7 +9,7 @@
 #include "memory/stream.h"
 
 #define PAGE 4096u
-#define BOUNCE ((size_t)1 << 20) /* bytes that go aside or around at a time: many times what a system call costs */
+#define BOUNCE ((size_t)1 << 20) /* bytes per bounce copy: many times the cost of a system call */
 
 bool peer_memory_reaches(int32_t pid)
 {
@@ -75,7 +75,7 @@ static ssize_t write_some(int32_t pid, uint64_t to, const char *from, size_t byt
     return process_vm_writev(pid, &ours, 1, &theirs, 1, 0);
 }
 
-/* Through memory in the cache that lies in its page as the other process's does. */
+/* Through a bounce buffer in the cache with the page offset of the other process's memory. */
 static ssize_t write_by_bounce(int32_t pid, uint64_t to, const char *from, size_t bytes)
 {
     char *here = take_scratch(to);

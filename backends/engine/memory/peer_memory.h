@@ -1,4 +1,4 @@
-/* The memory of another process of this host, read and written where it lies. */
+/* Reads and writes the memory of another process of this host in place. */
 #ifndef ACOMM_PEER_MEMORY_H
 #define ACOMM_PEER_MEMORY_H
 #include <stdbool.h>
@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Whether the system lets us at the memory of a process. */
+/* Whether the system permits access to the memory of a process. */
 bool peer_memory_reaches(int32_t pid);
 
 /* Copies from address `from` of the process. 0 or errno: EPERM or ENOSYS where the system does not permit it, ESRCH when the

@@ -13,8 +13,8 @@
 #include <immintrin.h>
 
 #define LINE 64
-#define STRING ((size_t)16 << 10) /* bytes from which string instructions are worth their start to who reads another core's lines */
-#define EXCHANGE ((size_t)7 << 9)    /* and to who writes them */
+#define STRING ((size_t)16 << 10) /* bytes from which string instructions gain for a reader of another core's lines */
+#define EXCHANGE ((size_t)7 << 9)    /* and to their writer */
 #define PROBE ((size_t)8 << 10)
 #define PROBE_TURNS 7 /* the first meets cold caches */
 
@@ -94,8 +94,8 @@ static bool strings_pass(void)
 }
 
 /* String instructions take whole lines from another core without fetching what lies in them: between neighbouring cores 64 KiB in
- * 1.2 us instead of 1.6, between far ones in 3.3 instead of 8.3. But some processors (a Zen 4) fall to 3.5 GB/s where
- * source and target lie a few bytes apart: those are found by trying, once in a process, in 15 us. */
+ * 1.2 us instead of 1.6, between cross-die ones in 3.3 instead of 8.3. But some processors (a Zen 4) fall to 3.5 GB/s where
+ * source and target lie a few bytes apart: a trial finds those, once in a process, in 15 us. */
 static bool strings_serve(void)
 {
     static _Atomic int known; /* 0: not tried yet. Threads that try at the same time find the same */
@@ -160,8 +160,8 @@ bool stream_stumbles(uint64_t to, uint64_t from)
 }
 
 #define AGAIN ((uint64_t)4 << 20)    /* bytes written between two trials, */
-#define TRIAL ((size_t)16 << 10)     /* of so many by each way: 3 us at worst */
-#define READER 25                    /* bytes/ns that who reads loses when they come from memory: 20 instead of 60 to 100 */
+#define TRIAL ((size_t)16 << 10)     /* of so many by each kind of stores: 3 us at worst */
+#define READER 25                    /* bytes/ns that the reader loses when they come from memory: 20 instead of 60 to 100 */
 #define READER_SHORT 5               /* the same of short blocks, of which the first lines count for more */
 
 /* ns per byte. */
@@ -172,7 +172,7 @@ static float timed(void (*copy)(void *, const void *, size_t), void *to, const v
     return (float)(clock_now() - before) / (float)bytes;
 }
 
-/* A part of a trial: ordinary stores, then those past the caches. */
+/* A part of a trial: ordinary stores, then non-temporal ones. */
 static size_t try_step(struct stream_path *way, void *to, const void *from, size_t bytes)
 {
     size_t part = bytes < TRIAL ? bytes : TRIAL;

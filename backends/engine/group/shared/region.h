@@ -1,5 +1,5 @@
-/* How a rank's region in the shared segment is laid out (shared.h): its state, the heads of its slots, places for short contents, the area
- * for long ones, and at its end what changes hands. For shared.c alone. */
+/* How a rank's region in the shared segment is laid out (shared.h): its state, the heads of its slots, places for short contents,
+ * the area for long ones, and at its end the exchange buffers. For shared.c alone. */
 #ifndef ACOMM_REGION_H
 #define ACOMM_REGION_H
 #include "group/shared/shared.h"
@@ -48,7 +48,7 @@ static inline uint64_t pair_bytes(int ranks, uint64_t piece)
     return room ? room : SHARED_LINE;
 }
 
-/* What changes hands, at the end of a region. */
+/* The exchange buffers, at the end of a region. */
 static inline uint64_t hands_bytes(int ranks, uint64_t piece)
 {
     uint64_t pairs = ranks > 2 ? (uint64_t)ranks * pair_bytes(ranks, piece) : 0;
@@ -72,7 +72,7 @@ static inline char *shorts_of(const struct shared *s, int rank)
     return (char *)region_of(s, rank) + sizeof(struct region) + REGION_HEADS;
 }
 
-/* Says where this rank's contents of the next round lie. */
+/* Publishes where this rank's contents of the next round lie. */
 static inline void post_place(struct shared *s, struct shared_place place)
 {
     s->posted[(s->round + 1) % SHARED_SLOTS] = slot_of(s, s->rank, s->round + 1)->place = place;

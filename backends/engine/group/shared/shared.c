@@ -112,7 +112,7 @@ uint64_t shared_pair_room(const struct shared *s)
 
 char *shared_pair(const struct shared *s, int from, int to)
 {
-    bool own = (s->turns + s->turn) % 2; /* in the next turn the place holds what the other one gives */
+    bool own = (s->turns + s->turn) % 2; /* in the next turn the place holds the other rank's contents */
     char *end = (char *)region_of(s, own ? from : to) + s->region_bytes;
     return end - (uint64_t)(s->ranks - (own ? to : from)) * pair_bytes(s->ranks, s->piece);
 }
@@ -125,7 +125,7 @@ char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes
     const struct shared_place *place = rank == s->rank ? &s->posted[round % SHARED_SLOTS] : &slot->place;
     const volatile uint32_t *said = bytes <= SHARED_SHORT ? &place->place : &place->line;
     uint32_t at = *said; /* one look: it may change */
-    if (at >= REGION_CELL && s->ranks == 2 && bytes <= SHARED_CELL) /* whatever a peer says, we stay inside */
+    if (at >= REGION_CELL && s->ranks == 2 && bytes <= SHARED_CELL) /* a peer's value is not trusted: the result stays inside */
         return shared_cell_of(s, at % SHARED_CELLS);
     if (bytes <= SHARED_SHORT)
         return shorts_of(s, rank) + at % SHARED_SHORTS * SHARED_SHORT;
@@ -164,8 +164,8 @@ void shared_leave(struct shared *s, const struct acomm_op *op)
     s->open[s->round % SHARED_SLOTS] = true;
 }
 
-/* Whether all ranks called the same in a round. Its root's word is enough: ours was compared with the root's. The word comes
- * after its looks (release), and the slots are not filled again before ours (acquire, and SHARED_AHEAD). */
+/* Whether all ranks' calls of a round match. The root's mark is enough: our call was compared with the root's. The root stores
+ * the mark after its loads (release), and no slot is filled again before our load (acquire, and SHARED_AHEAD). */
 static bool shared_alike_now(const struct shared *s, uint64_t round)
 {
     const char *first = (const char *)&slot_of(s, 0, round)->header;
@@ -210,7 +210,7 @@ static uint64_t stamp_of(const struct shared *s, int rank, uint64_t round)
     return atomic_load_explicit(&slot_of(s, rank, round)->stamp, memory_order_acquire);
 }
 
-/* Whether a rank from `rank` to `last` has not come that was last seen on our processor. */
+/* Whether a rank from `rank` to `last` that was last seen on our CPU has not arrived. */
 static bool in_our_way(struct shared *s, int rank, int last, uint64_t round)
 {
     int32_t here = cpu_tell(s);
@@ -232,8 +232,8 @@ static int wait_once(struct shared *s, struct wait *w, int rank, int last, uint6
     return rc;
 }
 
-/* Nobody is further ahead of us, and a slot holds rounds of its own only: what else a rank says it has come to is not believed,
- * as we would not wait for it any more. */
+/* No rank is further ahead of us, and a slot holds rounds of its own only: any other published round is not trusted, as this rank
+ * would then no longer wait for its sender. */
 static int note(struct shared *s, struct acomm_op *op, int rank, uint64_t round, uint64_t stamp)
 {
     if (stamp > s->round + SHARED_AHEAD || (stamp - round) % SHARED_SLOTS)
@@ -296,7 +296,7 @@ struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, 
     return pages_reserve(s->fd, offset, footprint) ? NULL : (struct link_ring *)(s->base + offset);
 }
 
-/* ---- where contents go ---- */
+/* ---- where contents are placed ---- */
 
 /* The last round whose contents in this rank's area overlap [from, to) and may be read still; 0: none. */
 static uint64_t last_there(const struct shared *s, uint64_t from, uint64_t to)
@@ -329,7 +329,7 @@ static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes, bool
     return 0;
 }
 
-/* The first place whose contents nobody reads any more: while all ranks keep step that is one of three, which stay in the
+/* The first place whose contents no rank reads any more: while all ranks advance together that is one of three, which stay in the
  * caches. */
 static uint32_t take_short(struct shared *s)
 {

@@ -1,4 +1,4 @@
-/* How the ranks of a host get at each other's arrays: those in symmetric arrays (arena.h) are mapped, others reached by the kernel
+/* How the ranks of a host access each other's arrays: symmetric arrays (arena.h) are mapped, others go through the kernel
  * (window.h). */
 #ifndef ACOMM_SYMMETRIC_H
 #define ACOMM_SYMMETRIC_H
@@ -9,10 +9,10 @@ struct acomm_group;
 enum direct_how { DIRECT_NOTHING, DIRECT_PRIVATE, DIRECT_MAPPED };
 struct direct_place { uint64_t at; enum direct_how how; };
 
-/* What a rank says in the first round. */
+/* A rank's message of the first round. */
 struct direct_offer {
     struct direct_place in, out;
-    uint32_t pushes;             /* see struct direct_plan; no bool, which a peer could give a third value */
+    uint32_t pushes;             /* see struct direct_plan; no bool, to which a peer could write a third value */
 };
 
 /* Part of a group; zeros at the beginning. */
@@ -28,7 +28,7 @@ struct direct_state {
 /* The arena of a rank of this host, of which the first `upto` bytes can be read and written. NULL with errno set. Any
  * thread. */
 char *symmetric_map(struct acomm_group *g, int local_rank, uint64_t upto);
-/* How peers can get at an array of this rank. */
+/* How peers can access an array of this rank. */
 static inline struct direct_place direct_place(const struct direct_state *d, const char *data, uint64_t bytes)
 {
     struct direct_place place = {.at = (uint64_t)(uintptr_t)data, .how = DIRECT_NOTHING};

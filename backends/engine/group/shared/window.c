@@ -14,7 +14,7 @@
 #include "group/shared/shared.h"
 
 #define CHUNK ((size_t)1 << 20) /* bytes of one write: tens of microseconds */
-#define YIELDS 200      /* then somebody else has the writer's core, or it is stopped */
+#define YIELDS 200      /* then another thread runs on the writer's core, or the writer is stopped */
 #define LOOK_NS 1000000
 
 int32_t window_process(const struct shared *s, int rank)
@@ -65,7 +65,7 @@ int window_write(const struct shared *s, int rank, uint64_t to, const char *from
     return 0;
 }
 
-/* One line of what /proc tells of a thread of the process; false where it has gone, or is another process's. */
+/* One line of a thread's file in /proc; false if the thread has exited, or belongs to another process. */
 static bool look_up(pid_t process, pid_t thread, const char *name, char *line, size_t room)
 {
     char path[64];
