@@ -155,7 +155,7 @@ fail:;
     return ACOMM_RESOURCE;
 }
 
-/* What acomm_group_stop() and _close() say to the peers, for groups that nobody will close any more. */
+/* Sends the notices of acomm_group_stop() and _close(), for groups that the program can no longer close. */
 static void leave_groups(struct acomm_node *node, const char *why)
 {
     for (const struct node_watch *watch = node->watches; watch; watch = watch->next) {
@@ -163,14 +163,14 @@ static void leave_groups(struct acomm_node *node, const char *why)
         acomm_failure failure = {.code = ACOMM_LOST, .culprit = group->rank, .origin = group->rank};
         snprintf(failure.text, sizeof failure.text, "%s", *why ? why : "exited with an operation under way");
         bool unfinished = *why || atomic_load(&group->busy) || atomic_load(&group->pending);
-        if (unfinished && !atomic_load(&group->poisoned)) /* else the peers have been told why */
+        if (unfinished && !atomic_load(&group->poisoned)) /* else the peers have received the reason */
             node_spread_fail(node, group, &failure);
         else
             node_spread_left(node, group);
     }
 }
 
-/* Their operations here, which threads may wait for. The peers have been told. */
+/* Ends their operations here, for which threads may wait. The peers have been notified. */
 static void end_groups(struct acomm_node *node)
 {
     for (struct node_watch *watch = node->watches; watch; watch = watch->next) {
@@ -226,8 +226,8 @@ static void close_exiting(unsigned ended)
     }
 }
 
-/* The interpreter has gone, and only now the status is known: to glibc. musl does not tell it, so there the others hear no more
- * than that the rank has closed the group. */
+/* The interpreter has gone, and only now the status is known: to glibc. musl does not expose it, so there the others are only
+ * notified that the rank has closed the group. */
 #ifdef __GLIBC__
 static void exits(int status, void *unused)
 {
@@ -305,7 +305,7 @@ static int node_admit(struct acomm_node *node, int world_rank, int fd)
     return ACOMM_OK;
 }
 
-/* The peer would take the end of the connection for that of the process. */
+/* The peer would mistake the end of the connection for the end of the process. */
 static void excuse(const struct acomm_node *node, int fd)
 {
     static const char why[] = "it has no memory or descriptors for a control connection";
@@ -359,7 +359,7 @@ int acomm_node_request(struct acomm_node *node, acomm_request *out)
     return item != NULL;
 }
 
-/* A control connection that is refused means a dead process, or one that just said goodbye: that is waited for. */
+/* A refused control connection means a dead process, or one that just sent its shutdown notice: waits for that notice. */
 static void doubt(struct acomm_node *node, int rank, const char *text)
 {
     struct node_peer *peer = &node->peers[rank];
@@ -370,7 +370,7 @@ static void doubt(struct acomm_node *node, int rank, const char *text)
     loop_wake(&node->loop);
 }
 
-/* A data connection is refused by a rank that died or left: what the control connections tell of it says more. */
+/* A rank that died or left refuses a data connection: the control connections have the better reason. */
 static void await_word(struct acomm_node *node, int rank)
 {
     int64_t end = clock_now() + node_patience(node, NODE_WORD_NS);

@@ -1,6 +1,6 @@
-/* What is known about ranks and groups, and how it spreads: whoever hears something first passes it on over all of
- * its other links. In a ring with one dead rank everybody hears of it from one side; whatever is missed while the
- * ring is cut twice is told when it is mended (node_brief). */
+/* Gossip: the state of ranks and groups, and how it spreads. A node forwards each new notice over all of its other links. In a
+ * ring with one dead rank every rank gets it from one side; notices missed while the ring is cut twice are resent when it is
+ * repaired (node_brief). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ void node_spread(struct acomm_node *node, const struct node_link *from, struct w
 
 static bool same_news(const struct wire_control *a, const struct wire_control *b)
 {
-    /* All ranks may notice a group's failure at once; the first word of it is enough. */
+    /* All ranks may detect a group's failure at once; the first notice of it is enough. */
     return a->kind == b->kind && a->group == b->group && (a->kind == WIRE_FAIL || a->rank == b->rank);
 }
 
@@ -52,7 +52,7 @@ static bool node_gossip_remember(struct acomm_node *node, const struct wire_cont
         }
     struct node_note *note = malloc(sizeof *note + head->bytes);
     if (!note)
-        return true; /* passed on twice at worst */
+        return true; /* forwarded twice at worst */
     note->head = *head;
     if (payload)
         memcpy(note->payload, payload, head->bytes);
@@ -113,7 +113,7 @@ void node_ask_begun(struct acomm_node *node, struct node_watch *watch)
     spread_begun(node, WIRE_ASK, watch);
 }
 
-/* A frame of this kind for each rank that it fits, as this rank heard of it. */
+/* A frame of this kind for each matching rank, as received by this rank. */
 static void brief_of(const struct acomm_node *node, struct node_link *link, int kind)
 {
     for (int i = 0; i < node->gone_count; i++) {
@@ -126,7 +126,7 @@ static void brief_of(const struct acomm_node *node, struct node_link *link, int 
     }
 }
 
-/* Causes before what came of them: ranks fail their groups and leave because others were lost. */
+/* Causes before their effects: ranks fail their groups and leave because others were lost. */
 void node_brief(struct acomm_node *node, struct node_link *link)
 {
     struct wire_control hello = node_frame(node, WIRE_HEARTBEAT, node->rank, 0);
@@ -137,7 +137,7 @@ void node_brief(struct acomm_node *node, struct node_link *link)
         if (note)
             node_link_put(link, &note->head, note->payload);
     }
-    /* After the notes: a rank that has left is taken to have taken part in nothing that is not known by then. */
+    /* After the notes: a rank that has left is assumed to have joined only the collectives known by then. */
     brief_of(node, link, WIRE_BYE);
 }
 
@@ -149,7 +149,7 @@ static void flush_all(struct acomm_node *node)
 
 void node_fail(struct acomm_node *node, struct node_watch *watch, const acomm_failure *failure, bool tell)
 {
-    flush_all(node); /* the failure may end this process, whose end must not come to the neighbours before its cause */
+    flush_all(node); /* the failure may end this process, and its end must not reach the neighbours before its cause */
     watch->calls++;
     pthread_mutex_unlock(&node->lock);
     watch->fail(watch->group, failure, tell);
@@ -254,7 +254,7 @@ void node_declare_lost(struct acomm_node *node, const struct node_link *from, in
 {
     if (node->condemned || node->peers[rank].state != PEER_THERE)
         return;
-    /* Also to itself: a rank that was only stopped learns from it, when it goes on, that it has no part in this any more. */
+    /* Also to itself: a rank that was only stopped learns from it, when it resumes, that it was excluded. */
     node_spread(node, from, node_frame(node, WIRE_LOST, rank, strlen(text)), text);
     if (rank == node->rank) {
         flush_all(node);
@@ -305,8 +305,8 @@ static void note_begun(struct acomm_node *node, struct node_watch *watch, const 
     pthread_cond_broadcast(&node->returned);
 }
 
-/* Many ranks may ask at once: one answer is for all of them. They ask again after twice as long as is looked at here, because
- * they may have heard of the first question earlier than this rank. */
+/* Many ranks may ask at once: one answer is for all of them. They ask again after twice the interval checked here, because they
+ * may have received the first question earlier than this rank. */
 static void node_gossip_answer(struct acomm_node *node, struct node_watch *watch)
 {
     int64_t now = clock_now();
@@ -362,7 +362,7 @@ void node_hear(struct acomm_node *node, struct node_link *link, const struct wir
     case WIRE_BEGUN:
         hear_begun(node, link, head);
         break;
-    default: /* a heartbeat has been heard by being read */
+    default: /* a heartbeat needs no more than its arrival */
         break;
     }
 }

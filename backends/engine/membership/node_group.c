@@ -1,4 +1,4 @@
-/* What groups ask of the node: to be told of losses, to tell of failures, and who has left. */
+/* The node's services for groups: notices of losses, reports of failures, and which ranks have left. */
 #include <stdlib.h>
 #include "base/clock.h"
 #include "group/group.h"

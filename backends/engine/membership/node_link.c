@@ -50,7 +50,7 @@ void node_link_flush(struct node_link *link)
         if (sent < 0 && errno == EINTR)
             continue;
         if (sent < 0 && errno != EAGAIN) {
-            /* The end is for the reading side to judge: a goodbye may still lie in the socket's buffer. */
+            /* The reading side decides on the end: a shutdown notice may still be in the socket's buffer. */
             link->mute = true;
             done = link->out_bytes;
         }
@@ -63,7 +63,7 @@ void node_link_flush(struct node_link *link)
         memmove(link->out, link->out + done, link->out_bytes);
 }
 
-/* Inside a host only the kernel ends a connection, for a process that has gone. */
+/* Inside a host only the kernel ends a connection, for a process that has exited. */
 static const char *why_broken(int fd, int error)
 {
     int family = AF_UNSPEC;

@@ -12,20 +12,20 @@
 
 #define NODE_PRESENT UINT64_MAX       /* in members[].left: has not closed the group */
 #define NODE_SILENT UINT64_MAX        /* in members[].begun: has not answered */
-#define NODE_WORD_NS 100000000        /* for word of a rank to arrive that refused a data connection; see node_patience() */
+#define NODE_WORD_NS 100000000        /* for a notice about a rank that refused a data connection; see node_patience() */
 #define NODE_HOP_NS 4000000           /* from rank to rank, where many share a processor */
-#define NODE_NOTES 1024               /* frames remembered, to drop duplicates and to tell late comers */
+#define NODE_NOTES 1024               /* frames remembered, to drop duplicates and to inform late ranks */
 #define NODE_LINK_ROOM (1 << 20)      /* bytes of control frames that may wait for one peer */
-#define NODE_CLOSE_NS 500000000       /* the longest that goodbyes may take */
-#define NODE_CALM_NS 200000000        /* from a goodbye to a new connection in its place */
-#define NODE_VERDICT_NS 300000000     /* for a goodbye to arrive after a connection was refused; see node_patience() */
+#define NODE_CLOSE_NS 500000000       /* the longest time for shutdown notices */
+#define NODE_CALM_NS 200000000        /* from a shutdown notice to a new connection in its place */
+#define NODE_VERDICT_NS 300000000     /* for a shutdown notice to arrive after a connection was refused; see node_patience() */
 
 struct node_link {
     struct node_link *next;
     int fd, peer;                     /* world rank */
     int64_t heard;                    /* when bytes last came */
     bool writing;                     /* the loop waits until it can be written */
-    bool mute;                        /* writing failed; what it still has to say is read */
+    bool mute;                        /* writing failed; its remaining frames are read */
     bool known;                       /* a frame has come: the peer's node has it */
     bool given_up;                    /* ended without one: by a process that died, or one that was closing when it came */
     const char *broken;               /* why it is to be closed, or NULL */
@@ -36,11 +36,11 @@ struct node_link {
 };
 
 struct node_peer {
-    enum { PEER_THERE, PEER_GONE, PEER_LOST } state; /* GONE: said goodbye */
+    enum { PEER_THERE, PEER_GONE, PEER_LOST } state; /* GONE: sent its shutdown notice */
     bool asked;                       /* a control connection was asked for */
     unsigned ended;                   /* 0: it closed the world; 1 + exit status of its process, which has not */
-    int64_t verdict;                  /* when it counts as lost unless it said goodbye; 0 none */
-    char *text;                       /* why lost or suspected, or the goodbye; NULL where empty */
+    int64_t verdict;                  /* when it counts as lost without a shutdown notice; 0 none */
+    char *text;                       /* why lost or suspected, or the shutdown notice; NULL where empty */
 };
 
 struct node_watch {                   /* a registered group */
@@ -50,7 +50,7 @@ struct node_watch {                   /* a registered group */
     int calls;                        /* under way into the group; node_remove waits for 0 */
     int64_t asked;                    /* when a member last asked all how far they are */
     uint8_t told;                     /* questions and answers of this rank, ever */
-    bool waits;                       /* nobody has been told yet of: */
+    bool waits;                       /* not reported yet: */
     acomm_late late;                  /* an operation that has waited for long */
     struct node_member {
         uint64_t left;                /* collectives begun before it closed the group, or NODE_PRESENT */
@@ -77,7 +77,7 @@ struct acomm_node {
     struct loop loop;
     int asking;                       /* eventfd, readable while there are requests */
     _Atomic int forked;
-    _Atomic int departures;           /* anything that node_left() could tell; 0 saves it the lock */
+    _Atomic int departures;           /* node_left() has something to report; 0 saves it the lock */
     bool exiting;                     /* closed when the process exits, with what it ended; see acomm_node_exit() */
     unsigned ended;                   /* as a peer's */
     bool closing, closed;             /* closed: no thread and no descriptors any more */
@@ -91,7 +91,7 @@ struct acomm_node {
     struct node_note *notes[NODE_NOTES]; /* a ring, oldest first */
     unsigned notes_next;
     struct acomm_node *next_open;     /* list for fork */
-    int *gone, gone_count;            /* world ranks that have gone or are lost, as this rank heard of it */
+    int *gone, gone_count;            /* world ranks that have left or are lost, in the order of their notices */
     struct node_peer peers[];
 };
 
@@ -105,39 +105,39 @@ void node_link_flush(struct node_link *link);
 /* The next frame: 1 and *payload (valid until the next call), 0 when there is none yet, or sets link->broken. */
 int node_link_take(struct node_link *link, int size, struct wire_control *head, const void **payload);
 
-/* node_gossip.c: what is known about ranks and groups, and telling it. All with node->lock held; those that take
- * `unlocks` in their comment give it up while they call groups. */
+/* node_gossip.c: the state of ranks and groups, and notices of it. All with node->lock held; those with `unlocks` in their
+ * comment release it while they call groups. */
 /* Puts a frame on all links but `from`, and wakes the thread. */
 void node_spread(struct acomm_node *node, const struct node_link *from, struct wire_control head, const void *payload);
 struct wire_control node_frame(const struct acomm_node *node, int kind, int rank, size_t bytes);
-/* The first word of a group's end or failure on this rank. */
+/* The first notice of a group's end or failure from this rank. */
 void node_spread_left(struct acomm_node *node, const struct acomm_group *group);
 void node_spread_fail(struct acomm_node *node, const struct acomm_group *group, const acomm_failure *failure);
 /* Asks all members how many of the group's collectives they have begun, unless one of them has just done so. */
 void node_ask_begun(struct acomm_node *node, struct node_watch *watch);
-/* Wakes who reads what is asked for (acomm_node_eventfd). */
+/* Wakes the reader of the requests (acomm_node_eventfd). */
 void node_call(struct acomm_node *node);
-/* Unless it says goodbye before `verdict` it counts as lost, because of `text`; 0: never mind. */
+/* Without a shutdown notice before `verdict` it counts as lost, because of `text`; 0: withdraws that. */
 void node_suspect(struct acomm_node *node, int rank, int64_t verdict, const char *text);
-/* Everything that a new neighbour may not know. */
+/* Sends all state that a new neighbour may not have. */
 void node_brief(struct acomm_node *node, struct node_link *link);
 void node_hear(struct acomm_node *node, struct node_link *link, const struct wire_control *head, const void *payload); /* unlocks */
 void node_declare_lost(struct acomm_node *node, const struct node_link *from, int rank, const char *text);  /* unlocks */
 /* group_fail on a watched group. */
 void node_fail(struct acomm_node *node, struct node_watch *watch, const acomm_failure *failure, bool tell); /* unlocks */
-/* The reason why this group cannot work any more, as far as the node knows. */
+/* The reason known to the node why this group cannot work any more. */
 bool node_doomed(struct acomm_node *node, const struct acomm_group *group, acomm_failure *out);
 int node_group_rank(const struct acomm_group *group, int world_rank);
-/* The world rank that failed first, of a group's members or (NULL) of all: one that died, or else that left for a reason, as others
- * may have done for want of it. -1: none has. */
+/* The world rank that failed first, of a group's members or (NULL) of all: one that died, or else one that left with an error, as
+ * others may have left as a consequence. -1: none has. */
 int node_first_failed(const struct acomm_node *node, const struct acomm_group *group);
 struct node_watch *node_find(struct acomm_node *node, uint64_t group);
-/* Sees to a link to the next living rank in ring order. */
+/* Ensures a link to the next living rank in ring order. */
 void node_mend_ring(struct acomm_node *node);
 /* Asks for a control connection unless there is one. */
 void node_connect(struct acomm_node *node, int rank);
-/* Something speaks for the rank's death. The proof is a connection to it: refused by a dead process, made and watched from
- * then on with a living one that only closed a group or lost a connection. */
+/* The rank is suspected dead. The proof is a new connection to it: a dead process refuses it, and a living one that only closed a
+ * group or lost a connection accepts it and is watched from then on. */
 void node_doubt(struct acomm_node *node, int rank, const char *text);
 /* False: out of memory. */
 bool node_ask_locked(struct acomm_node *node, const acomm_request *request);

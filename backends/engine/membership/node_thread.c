@@ -1,4 +1,4 @@
-/* The node's thread: heartbeats out, frames in, and the judgement of who is silent. */
+/* The node's thread: heartbeats out, frames in, and the detection of silent peers. */
 #include <stdio.h>
 #include "base/clock.h"
 #include "membership/node_state.h"
@@ -37,7 +37,7 @@ static void read_link(struct acomm_node *node, struct node_link *link)
         node_hear(node, link, &head, payload);
 }
 
-/* Of links that end at about the same time, all are to be seen, and what was said on them before is to be heard. */
+/* If links end at about the same time, all of them must be seen, and the frames before their ends must be read. */
 static void read_all_if_broken(struct acomm_node *node)
 {
     struct node_link *link = node->links;
@@ -47,7 +47,7 @@ static void read_all_if_broken(struct acomm_node *node)
         read_link(node, link);
 }
 
-/* Takes broken links out. Starts over after every loss, because it gives up the lock and more links may break. */
+/* Removes broken links. Starts over after every loss, because it releases the lock and more links may break. */
 static void reap(struct acomm_node *node)
 {
     read_all_if_broken(node);
@@ -74,7 +74,7 @@ static void judge_silence(struct acomm_node *node, int64_t now)
         int64_t silence = link->known ? node->silence : node->silence * SILENT_AT_FIRST;
         if (link->broken || now - link->heard <= silence)
             continue;
-        read_link(node, link); /* what lies in the socket's buffer was said in time */
+        read_link(node, link); /* frames in the socket's buffer were sent in time */
         if (!link->broken && now - link->heard > silence)
             node_declare_lost(node, NULL, link->peer, "unresponsive (stopped or unreachable)");
     }
@@ -117,7 +117,7 @@ static bool flush_links(struct acomm_node *node)
     return empty;
 }
 
-/* This thread itself was stopped, or had no processor: whoever seems silent was just not listened to. */
+/* This thread itself was stopped, or had no CPU: a peer that seems silent was only not read. */
 static void forgive(struct acomm_node *node, int64_t now)
 {
     for (struct node_link *link = node->links; link; link = link->next)

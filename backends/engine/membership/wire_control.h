@@ -1,7 +1,7 @@
 /* Frames on control connections: a header of 32 bytes, then `bytes` of payload.
  *
- * Sent as they lie in memory. Array data goes over the wire in the byte order of the machine too, so a job of mixed
- * byte orders cannot exist and a conversion here would be code that never runs. */
+ * Sent as they lie in memory. Array data goes over the wire in the byte order of the machine too, so a job of mixed byte orders
+ * cannot exist, and conversion code here would never run. */
 #ifndef ACOMM_WIRE_CONTROL_H
 #define ACOMM_WIRE_CONTROL_H
 #include <assert.h>
@@ -29,7 +29,7 @@ struct wire_control {
     uint32_t magic;
     uint8_t kind;      /* enum wire_control_kind */
     uint8_t number;    /* of WIRE_ASK and WIRE_BEGUN, from 1 on for each rank and group: the latest one counts; else 0 */
-    uint16_t hops;     /* times it may still be passed on: bounds the life of a frame that nobody remembers any more */
+    uint16_t hops;     /* times it may still be forwarded: bounds the life of a frame that no rank remembers any more */
     uint32_t bytes;
     int32_t rank;      /* world rank */
     uint64_t group;

@@ -1,12 +1,12 @@
-/* Matches messages that come with receives that wait: by source and tag, in the order of their sending. */
+/* Matches arriving messages with posted receives: by source and tag, in the order of their sending. */
 #include <stdlib.h>
 
 #include "membership/node.h"
 #include "p2p/peer.h"
 
-/* Receives are matched in the order of their posting, messages in the order of their arrival, as MPI defines it
- * (MPI 4.0, 3.5): messages of one tag between two ranks do not overtake. Queues are searched from the front: in
- * practice the first entry fits, and a hash by tag would cost every message what few programs gain. */
+/* Receives are matched in the order of their posting, messages in the order of their arrival, as MPI defines it (MPI 4.0, 3.5):
+ * messages of one tag between two ranks do not overtake. Queues are searched from the front: in practice the first entry fits,
+ * and a hash by tag would cost time for every message, and few programs would gain. */
 
 void p2p_match_end(struct p2p *p, struct p2p_item *item, int status)
 {
@@ -19,7 +19,7 @@ void p2p_match_end(struct p2p *p, struct p2p_item *item, int status)
     op->status = status;
     if (p->followers)
         pthread_cond_broadcast(&p->turn);
-    /* Nobody sleeps on a synchronous operation's futex, its thread is in p2p_wait(): saves a system call. */
+    /* No thread sleeps on a synchronous operation's futex, its thread is in p2p_wait(): saves a system call. */
     if (!async) {
         atomic_store_explicit(&op->done, OP_ENDED, memory_order_release);
         return;
@@ -90,7 +90,7 @@ void p2p_match_reply(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
 
 /* ---- receives and probes of any source ---- */
 
-/* Whether all other ranks have closed the group, and what they sent has been read. Who serves needs nobody. */
+/* Whether all other ranks have closed the group, and all their messages have been read. A server needs no peer. */
 static bool alone(const struct p2p *p)
 {
     const struct acomm_group *g = p->group;
@@ -110,7 +110,7 @@ static void end_alone(struct p2p *p, struct p2p_list *list, const struct acomm_o
         struct acomm_op *op = P2P_ITEM(at)->op;
         next = at->next;
         if (op->peer >= 0 || (op != awaited && op->tag != TAG_WATCH))
-            continue; /* one that nobody waits for may still take a message of this rank's own */
+            continue; /* one without a waiter may still match a message of this rank's own */
         op->failure = (acomm_failure){.code = ACOMM_LOST, .culprit = ACOMM_OTHERS, .origin = p->group->rank,
                                       .elapsed = op_elapsed(op), .text = "they have closed the group"};
         op_header(op, &op->failure.mine);
@@ -128,7 +128,7 @@ void p2p_match_end_alone(struct p2p *p, const struct acomm_op *awaited)
 
 /* ---- probes ---- */
 
-/* The probe ends: it has found the message, which stays where it is. */
+/* The probe ends: it has found the message, which stays queued. */
 static void found(struct p2p *p, struct p2p_item *probe, const struct p2p_peer *peer, const struct p2p_message *m)
 {
     struct acomm_op *op = probe->op;
@@ -242,7 +242,7 @@ static struct p2p_message *first_message(struct p2p_peer *peer, int64_t tag)
     return NULL;
 }
 
-/* The message that came first and that this takes; *from: whose. */
+/* The first arrived message that this operation matches; *from: its sender. */
 static struct p2p_message *earliest(struct p2p *p, const struct acomm_op *op, struct p2p_peer **from)
 {
     struct p2p_message *best = NULL;

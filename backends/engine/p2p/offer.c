@@ -1,15 +1,16 @@
-/* Long messages that their receiver reads where they lie: out of a symmetric array, which it maps, or out of the sender's memory,
- * where the system permits that. Two copies through the ring cost more (2 to 16 MiB at 4 and 8 ranks on 2 cores 1.02 to 2 times as much).
+/* Single copy of long messages by the receiver: out of a symmetric array, which it maps, or out of the sender's memory (CMA),
+ * where the system permits that. Two copies through the ring cost more (2 to 16 MiB at 4 and 8 ranks on 2 cores 1.02 to 2 times
+ * as much).
  *
- * The sender stands still until it is told DONE, or writes parts itself (p2p/share.c). If its operation ends before, by a deadline, say, its caller may write
- * into the array again: it withdraws first, and the receiver looks for that after its last byte. What was read without a
- * withdrawal after it is what was sent; after one the receive waits for the failure that is under way. */
+ * The sender waits until it receives DONE, or writes parts itself (p2p/share.c). If its operation ends before, for example by a
+ * deadline, its caller may write into the array again: the sender withdraws the offer first, and the receiver checks for that
+ * after its last byte. Without a withdrawal the data is valid; after one the receive waits for the failure that is under way. */
 #include <errno.h>
 
 #include "p2p/peer.h"
 
-#define PART ((uint64_t)1 << 20) /* bytes at a time; between two every peer has its turn and failures are seen */
-#define MAPPED_MIN (32u << 10)   /* bytes; an eager message is done sooner below, because nobody waits for DONE, */
+#define PART ((uint64_t)1 << 20) /* bytes at a time; between two, other peers progress and failures are checked */
+#define MAPPED_MIN (32u << 10)   /* bytes; below, an eager message ends sooner, because no sender waits for DONE, */
 #define MAPPED_MIN_OVERSUBSCRIBED (128u << 10) /* for which ranks that share cores need a turn: 32 and 64 KiB take 0.65 and 0.79 of the time at 4 */
 
 struct wire_place p2p_offer_place(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
@@ -29,7 +30,7 @@ bool p2p_offer_valid(const struct wire_place *place, uint64_t bytes)
     return place->how == DIRECT_PRIVATE;
 }
 
-/* Asked for once. */
+/* Queried once. */
 static bool reaches(const struct acomm_group *g, struct p2p_peer *peer)
 {
     if (!peer->asked)
@@ -75,8 +76,7 @@ static void offer_reply(struct p2p_peer *peer, struct p2p_item *item, int with)
     p2p_list_move(&peer->replies, &item->here);
 }
 
-/* It cannot be read, for a reason that may be this array's or, EPERM and ENOSYS, the system's. A process that has gone is
- * found by the node. */
+/* It cannot be read, for a reason that may be this array's or, EPERM and ENOSYS, the system's. The node detects its end. */
 static void ask_for_it(struct p2p_peer *peer, struct p2p_item *item, int errnum)
 {
     peer->unreadable |= errnum == EPERM || errnum == ENOSYS || errnum == EACCES;
@@ -84,17 +84,17 @@ static void ask_for_it(struct p2p_peer *peer, struct p2p_item *item, int errnum)
     offer_reply(peer, item, P2P_CLEAR);
 }
 
-/* All of the data is here. */
+/* All of the data has arrived. */
 static bool offer_complete(struct p2p_peer *peer, struct p2p_item *item)
 {
-    atomic_thread_fence(memory_order_acquire); /* the data was read before this look */
+    atomic_thread_fence(memory_order_acquire); /* the data was read before this load */
     if (atomic_load_explicit(peer->from->withdrawn, memory_order_relaxed))
         return false;
     offer_reply(peer, item, P2P_DONE);
     return true;
 }
 
-/* The same while the sender writes parts of it; whether anything moved. */
+/* The same while the sender writes parts of it; whether it made progress. */
 static bool pull_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
 {
     uint64_t bytes;
@@ -106,7 +106,7 @@ static bool pull_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
     }
     if (!p2p_share_over(peer, item))
         return false;
-    item->moved = 0; /* should the sender have failed to write a part, all is read again */
+    item->moved = 0; /* if the sender failed to write a part, all is read again */
     if (item->errnum)
         ask_for_it(peer, item, item->errnum);
     return item->errnum || item->whole || offer_complete(peer, item);

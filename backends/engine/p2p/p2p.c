@@ -69,7 +69,7 @@ void p2p_trouble(struct p2p *p, const struct acomm_op *op, int code, int culprit
         t->errnum = saved;
     if (op) {
         memcpy(&t->op, op, sizeof t->op);
-        t->op.release_lock = NULL; /* its caller's lock is for its caller to give up, once */
+        t->op.release_lock = NULL; /* only its caller may release the caller's lock, once */
     } else {
         int64_t now = clock_now();
         t->op.group = p->group;
@@ -187,7 +187,7 @@ static bool valid(const struct p2p *p, const struct acomm_op *op, uint64_t *byte
         && wire_bytes(op->count, op->width, bytes);
 }
 
-/* A synchronous operation's thread looks at its deadline itself, see p2p/wait.c. */
+/* A synchronous operation's thread checks its deadline itself, see p2p/wait.c. */
 static void set_deadline(struct p2p *p, struct acomm_op *op)
 {
     if (op->timeout < 0)
@@ -258,8 +258,8 @@ int p2p_post(struct p2p *p, struct acomm_op *op)
 
 /* ---- probes ---- */
 
-/* A probe is an operation that waits as a receive does, and is taken back by who waits for it where nothing came: it has no
- * deadline, so that it fails no group. */
+/* A probe is an operation that waits like a receive. Its waiter cancels it if no message arrives: without a deadline it fails no
+ * group. */
 
 static struct p2p_item *probe_begin(struct p2p *p, struct acomm_op *op)
 {
@@ -293,7 +293,7 @@ int p2p_probe(struct p2p *p, struct acomm_op *op, int64_t until)
 
 /* ---- the end ---- */
 
-/* The group's failure, whatever was under way where it was noticed, ended this one. */
+/* The group's failure ended this operation, even if the failed operation was another one. */
 static void name_message(struct acomm_op *op)
 {
     op_header(op, &op->failure.mine);

@@ -1,7 +1,7 @@
-/* Inside point to point: what is known of each peer, and the calls between the p2p_*.c files.
+/* Inside point to point: the state of each peer, and the calls between the p2p_*.c files.
  *
- * Everything here is guarded by p2p.lock; links are used under it too, so that after an operation has ended nobody
- * touches its buffer. Lock order: p2p.lock, then group->lock. Never the other way round.
+ * Everything here is guarded by p2p.lock; links are used under it too, so that after an operation has ended no thread accesses
+ * its buffer. Lock order: p2p.lock, then group->lock. Never the other way round.
  *
  *   p2p.c           entry points: open, post, probe, fail, close; the lock
  *   p2p/wait.c      waiting threads
@@ -9,8 +9,8 @@
  *   p2p/send.c      frames out, p2p/recv.c frames in
  *   p2p/offer.c     data that the receiver reads where it lies
  *   p2p/share.c     the same, with the sender writing parts of it
- *   p2p/progress.c  whose turn it is to move things: a waiting thread, or a thread of our own
- *   serve.c         windows: messages that are answered as they come */
+ *   p2p/progress.c  which thread makes progress: a waiting one, or the engine's own
+ *   serve.c         windows: messages that are answered on arrival */
 #ifndef ACOMM_P2P_PEER_H
 #define ACOMM_P2P_PEER_H
 #include <poll.h>
@@ -62,8 +62,8 @@ struct p2p_item {
     uint64_t bytes, moved;
     bool async;                  /* as posted: its owner may change op->synchronous */
     struct wire_place place;     /* of the data, see p2p/offer.c */
-    bool shared, whole;          /* receives: both sides copy (p2p/share.c); or did, in vain */
-    uint32_t mine;               /* parts that this side took */
+    bool shared, whole;          /* receives: both sides copy (p2p/share.c); or did, without success */
+    uint32_t mine;               /* parts that this side acquired */
     int errnum;                  /* why one could not be read */
     enum { P2P_CLEAR, P2P_REFUSE, P2P_DONE } reply; /* in replies: CTS, NACK or DONE */
     int dtype;                   /* of the message that was refused */
@@ -87,8 +87,8 @@ struct p2p_message {
 };
 #define P2P_MESSAGE(node) P2P_OF(struct p2p_message, here, node)
 
-#define P2P_SMALL (64 + (16 << 10)) /* header and payload up to here are one piece for a socket: a call costs more than the copy */
-#define P2P_TURN ((size_t)WIRE_DATA_MAX + P2P_SMALL) /* bytes from or to one peer, up to P2P_SMALL more: then it is the others' turn */
+#define P2P_SMALL (64 + (16 << 10)) /* header and payload up to here share one system call: a call costs more than the copy */
+#define P2P_TURN ((size_t)WIRE_DATA_MAX + P2P_SMALL) /* bytes from or to one peer, up to P2P_SMALL more: then others are served */
 
 /* The frame that is being written. */
 struct p2p_out {
@@ -105,7 +105,7 @@ struct p2p_out {
 struct p2p_in {
     uint64_t left;               /* bytes of payload to come */
     uint64_t payload;
-    char *to;                    /* NULL: nobody wants it */
+    char *to;                    /* NULL: to be dropped */
     struct p2p_item *item;       /* whose buffer `to` is */
     struct p2p_message *message; /* or this one's data */
     bool open;                   /* a frame with payload is being read */
@@ -117,18 +117,18 @@ struct p2p_peer {
     int rank;
     struct link *to, *from;      /* NULL until needed */
     bool to_ready, from_ready;
-    int64_t left;                /* when we heard that it closed the group, or 0; what it sent may still be under way */
+    int64_t left;                /* time of its notice that it closed the group, or 0; its messages may still be under way */
     bool gone;                   /* nothing more comes from it */
-    bool data_turn;              /* headers and data take turns */
+    bool data_turn;              /* headers and data alternate */
     /* sends */
     struct p2p_list queue;       /* header not sent yet, in posting order */
     struct p2p_list awaiting;    /* RTS sent */
-    struct p2p_list sending;     /* CTS came; DATA in turns */
+    struct p2p_list sending;     /* CTS received; DATA alternates */
     uint64_t next_id, charged, credited;
     /* receives */
     struct p2p_list posted, replies, receiving, reading;
-    bool asked, unreadable;      /* whether the system lets us read its memory */
-    struct p2p_list unexpected;  /* messages, as they came */
+    bool asked, unreadable;      /* whether the system permits reading its memory */
+    struct p2p_list unexpected;  /* messages, in order of arrival */
     uint64_t expected_id, arrived, consumed; /* the last two: sums of charges */
     uint64_t remembered;         /* unexpected RTS */
     struct p2p_out out;
@@ -145,50 +145,50 @@ struct p2p_trouble {
 struct p2p {
     struct acomm_group *group;
     pthread_mutex_t lock;
-    _Atomic int wanted;          /* threads that wait for the lock; who uses it again and again lets them pass */
+    _Atomic int wanted;          /* threads that wait for the lock; a thread that takes it repeatedly yields it to them */
     struct p2p_peer **peers;     /* by rank, NULL until needed */
     int *open, opened;           /* ranks in peers */
-    bool everyone;               /* all peers are open and listened to */
-    bool serves;                 /* peers ask for something at any time (serve.h) */
+    bool everyone;               /* all peers are open and polled */
+    bool serves;                 /* peers send requests at any time (serve.h) */
     struct p2p_list any;         /* receives from any source */
-    struct p2p_list probes;      /* operations that wait for a message to come, and leave it (p2p.c) */
+    struct p2p_list probes;      /* probes: operations that wait for a message, and leave it (p2p.c) */
     struct p2p_list all;         /* every operation under way */
     struct p2p_item *spare;
     uint64_t orders, arrivals, credit;
-    const char *forced;          /* how long messages come, "staged" or "read"; NULL: read where they can be */
+    const char *forced;          /* protocol of long messages, "staged" or "read"; NULL: read where possible */
     bool shares;                 /* peers may write to receives */
     int64_t next_deadline;
     int code;                    /* failed: nothing is posted any more */
     struct p2p_trouble trouble;
     /* progress */
-    const void *leader;          /* whose turn it is; &thread for our own thread; NULL nobody */
+    const void *leader;          /* the leader; &thread for our own thread; NULL: none */
     pthread_cond_t turn;         /* waiters that do not lead */
     pthread_cond_t work;         /* our own thread */
     int followers, sleepers;     /* on `turn`; in poll() */
-    int async;                   /* operations that nobody need be waiting for */
+    int async;                   /* operations that may have no waiter */
     uint64_t posts;              /* of those, ever */
     int wake_fd;                 /* eventfd, ends poll(); -1 until needed */
-    bool changed;                /* poll() would have to look at more than it does */
+    bool changed;                /* poll() would have to watch more descriptors */
     bool deep;                   /* our thread sleeps until `work` */
     bool started, stopping;
     pthread_t thread;
     struct pollfd *fds[2];       /* of the waiting thread that leads, and of our own */
     int room[2];
-    int64_t kept;                /* where cores are scarce: since when we keep ours, 0: not yet; and yields since that paid */
+    int64_t kept;                /* if oversubscribed: since when we keep our core, 0: not yet; and yields since that succeeded */
     int gains;
     uint32_t passes;             /* also says which peer the next one begins with */
     size_t unseen;               /* bytes moved since deadlines were looked at */
-    bool due;                    /* the last pass was one after which to look at clock and signals, though there is progress */
+    bool due;                    /* after the last pass clock and signals are due, despite progress */
 };
 
 /* p2p.c */
 void p2p_acquire(struct p2p *p);
-/* The same with the caller's own lock (op.h), which is given up before anything is waited for. */
+/* The same with the caller's own lock (op.h), which is released before any wait. */
 void p2p_acquire_for(struct p2p *p, struct acomm_op *op);
 void p2p_release_for(struct p2p *p, struct acomm_op *op);
-/* Gives the lock to threads that wait for it, then takes it again. */
+/* Releases the lock for threads that wait for it, then acquires it again. */
 void p2p_pause(struct p2p *p);
-/* Unlocks, and reports the trouble that was found meanwhile to the group. */
+/* Unlocks, and reports the trouble found meanwhile to the group. */
 void p2p_release(struct p2p *p);
 /* Records the first trouble; op may be NULL where none is concerned. errno is kept for codes that have one. */
 void p2p_trouble(struct p2p *p, const struct acomm_op *op, int code, int culprit, const char *text);
@@ -200,12 +200,12 @@ struct p2p_peer *p2p_peer_of(struct p2p *p, int rank);
 void p2p_listen(struct p2p *p, struct p2p_peer *peer);
 void p2p_listen_everyone(struct p2p *p);
 bool p2p_ready(struct p2p *p, const struct link *link, bool *ready);
-/* Why a link failed: in its own words, where it has some. */
+/* Why a link failed: its own text, if it has one. */
 static inline const char *p2p_why(const struct link *link, const char *otherwise)
 {
     return link->why ? link->why : otherwise;
 }
-/* What to say of an operation that did not end in time. */
+/* The text for an operation that did not end in time. */
 const char *p2p_late(const struct acomm_op *op);
 /* p2p/match.c */
 void p2p_match_end(struct p2p *p, struct p2p_item *item, int status);
@@ -216,18 +216,18 @@ void p2p_match_truncated(struct p2p *p, struct p2p_item *item, int dtype, uint64
 bool p2p_match_agrees(const struct p2p_item *item, int dtype, uint64_t count);
 /* Takes the receive that a message from `peer` belongs to out of its list; NULL: none is posted. */
 struct p2p_item *p2p_match_posted(struct p2p *p, struct p2p_peer *peer, int64_t tag);
-/* A receive met an RTS or an OFFER: gets the data or answers. */
+/* A receive matched an RTS or an OFFER: gets the data or answers. */
 void p2p_match_reply(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item, const struct p2p_message *m);
 /* Appends a message of `room` bytes to what is unexpected; NULL (and trouble): out of memory. */
 struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_t tag, int dtype, uint64_t count,
                                     uint64_t room);
-/* All of the message's data is here. */
+/* All of the message's data has arrived. */
 void p2p_match_arrived(struct p2p *p, struct p2p_peer *peer, struct p2p_message *message);
 /* A new receive: takes the first message that fits, or waits in the list of posted receives. */
 void p2p_match_receive(struct p2p *p, struct p2p_item *item);
 /* A new probe: has found a message, or waits in p2p.probes. */
 void p2p_match_probe(struct p2p *p, struct p2p_item *item);
-/* Ends what `awaited`, of any source, waits for, where all other ranks have closed the group: the group can still be used. */
+/* Ends `awaited`, of any source, if all other ranks have closed the group: the group can still be used. */
 void p2p_match_end_alone(struct p2p *p, const struct acomm_op *awaited);
 /* The first probe that waits for this peer, or, -1, for any; or NULL. */
 struct acomm_op *p2p_match_probing(struct p2p *p, int peer);
@@ -244,7 +244,7 @@ bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full);
 /* p2p/offer.c */
 /* Where the receiver can read the data of a send: `how` is DIRECT_NOTHING where it cannot. */
 struct wire_place p2p_offer_place(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item);
-/* A receive met this place: whether it will read there, from now on in peer->reading. */
+/* A receive matched this place: whether it will read there, from now on in peer->reading. */
 bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item);
 /* Reads a part of what has been accepted; whether anything moved. */
 bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer);
@@ -255,25 +255,25 @@ bool p2p_offer_valid(const struct wire_place *place, uint64_t bytes);
 void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item);
 /* The next part for this side: its place and bytes. False: none is left. */
 bool p2p_share_take(struct p2p_peer *peer, struct p2p_item *item, uint64_t *offset, uint64_t *bytes);
-/* This side could not copy its part; nobody takes another. */
+/* This side could not copy its part; no side acquires another. */
 void p2p_share_stop(struct p2p_peer *peer, struct p2p_item *item, int errnum);
-/* Whether the sender is done with its parts; then none of the receive's memory is touched any more. */
+/* Whether the sender has finished its parts; then it accesses none of the receive's memory any more. */
 bool p2p_share_over(struct p2p_peer *peer, struct p2p_item *item);
-/* Writes a part of what a receiver shares with us; whether it did. */
+/* Writes a part of an array that a receiver shares with us; whether it did. */
 bool p2p_share_push(struct p2p *p, struct p2p_peer *peer);
 
-/* What this rank has offered may change from now on. */
+/* Arrays that this rank has offered may change from now on. */
 void p2p_offer_withdraw(struct p2p *p);
 
 /* p2p/progress.c */
-/* Moves what can be moved; `full`: also reads links that nothing posted needs, for the sake of blocked senders. */
+/* Makes progress where possible; `full`: also reads links that no posted operation needs, so that blocked senders progress. */
 bool p2p_progress_pass(struct p2p *p, bool full);
 /* Sleeps until a link may be ready. *nap grows from call to call where links cannot be polled; 0 starts again. */
 void p2p_progress_sleep(struct p2p *p, int64_t *nap, int64_t until);
-/* Ends the sleep of whoever leads. */
+/* Ends the sleep of the leading thread. */
 void p2p_progress_wake(struct p2p *p);
-/* Sees to it that somebody moves the asynchronous operations; starts the thread when first needed. */
+/* Ensures that a thread progresses the asynchronous operations; starts the own thread when first needed. */
 void p2p_progress_attend(struct p2p *p);
-/* Nobody leads any more: the next in turn does. */
+/* The leader has ended its turn: the next waiter leads. */
 void p2p_progress_hand_over(struct p2p *p);
 #endif

@@ -1,4 +1,4 @@
-/* Moves the messages of all peers: by who waits, or by a thread where nobody does. */
+/* Progress of all peers' messages: by a waiting thread, or by an own thread if none waits. */
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -7,11 +7,10 @@
 #include "membership/node.h"
 #include "p2p/peer.h"
 
-/* One thread at a time leads: it moves everything that is posted, whoever posted it. A thread that waits for an
- * operation is preferred, because its caller does nothing else; our own thread leads when operations are under way and
- * nobody waits. It is not woken for every operation (a wake-up costs more than a small message, and most operations are
- * waited for at once): while there is work now and then it looks again every LIGHT_NS, and sleeps deeply after
- * LINGER_NS without any. */
+/* One thread at a time leads: it progresses all posted operations, of all threads. A thread that waits for an operation is
+ * preferred, because its caller does nothing else; our own thread leads when operations are under way and no thread waits. It is
+ * not woken for every operation (a wake-up costs more than a small message, and most operations are waited for at once): while
+ * work arrives now and then it polls every LIGHT_NS, and sleeps without a timeout after LINGER_NS without work. */
 
 #define LIGHT_NS 500000
 #define LINGER_NS 10000000
@@ -37,8 +36,8 @@ static void check_deadlines(struct p2p *p, int64_t now)
     }
 }
 
-/* The node says who closed the group, where no link does: memory has no end of file (what lies in it is read first),
- * and a connection may never have been made. One that was is handed to us within the grace. */
+/* The node reports ranks that closed the group, where no link does: shared memory has no end of file (its contents are read
+ * first), and a connection may never have been made. An existing one is attached within the grace period. */
 static void check_peer(struct p2p *p, struct p2p_peer *peer, int64_t now)
 {
     const struct acomm_group *g = p->group;
@@ -63,7 +62,7 @@ bool p2p_progress_pass(struct p2p *p, bool full)
     }
     p->due = often || p->unseen >= WAIT_MOVED;
     if ((full || p->due) && !p->code) {
-        moved |= p->unseen >= WAIT_MOVED; /* not all links were looked at: whoever posts may have moved so much, so that none was */
+        moved |= p->unseen >= WAIT_MOVED; /* not all links were polled: a posting thread may have moved so much that none was */
         p->unseen = 0;
         int64_t now = clock_now();
         for (int i = 0; i < p->opened; i++)
@@ -87,7 +86,7 @@ static bool room_for(struct p2p *p, int which)
     return true;
 }
 
-/* Appends the link's descriptor; false: it has none now and must be looked at again. */
+/* Appends the link's descriptor; false: it has none now and must be polled again. */
 static bool progress_watch(struct p2p *p, struct link *link, bool *ready, short events, struct pollfd *fds, int *n)
 {
     int fd = link && p2p_ready(p, link, ready) ? link_descriptor(link) : -1;
@@ -97,7 +96,7 @@ static bool progress_watch(struct p2p *p, struct link *link, bool *ready, short 
     return true;
 }
 
-/* Fills fds and says whether poll() sees everything that is waited for. */
+/* Fills fds and says whether poll() covers all awaited links. */
 static bool progress_gather(struct p2p *p, struct pollfd *fds, int *n)
 {
     bool sees = true;
@@ -126,7 +125,7 @@ static int64_t progress_at_most(int64_t ns, int64_t limit)
     return limit < 0 ? 0 : limit < ns ? limit : ns;
 }
 
-/* Whether all links that matter are in memory: their doorbell tells of everything then. */
+/* Whether all needed links are in shared memory: their doorbell then signals every change. */
 static bool progress_doorbell_tells(const struct p2p *p)
 {
     for (int i = 0; i < p->opened; i++) {
@@ -138,7 +137,7 @@ static bool progress_doorbell_tells(const struct p2p *p)
     return p->group->doorbell != NULL;
 }
 
-/* With the lock, given up meanwhile. */
+/* With the lock, which is released meanwhile. */
 static void progress_sleep_by_doorbell(struct p2p *p, int64_t until)
 {
     struct doorbell *doorbell = p->group->doorbell;
@@ -160,7 +159,7 @@ void p2p_progress_sleep(struct p2p *p, int64_t *nap, int64_t until)
     int which = p->leader == &p->thread, n = 0;
     if (p->wake_fd < 0)
         p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    /* Our link may be full because its reader is blocked by a third rank's, and so on round to us: read them all. */
+    /* Our link may be full because its reader is blocked by a third rank, in a cycle back to us: read all links. */
     if (any_blocked(p))
         p2p_listen_everyone(p);
     if (progress_doorbell_tells(p)) {

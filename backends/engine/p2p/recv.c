@@ -126,7 +126,7 @@ static bool data(struct p2p *p, struct p2p_peer *peer, const struct wire_frame *
     return true;
 }
 
-/* Starts on the frame in front; false: trouble. */
+/* Starts the first frame; false: trouble. */
 static bool recv_begin(struct p2p *p, struct p2p_peer *peer)
 {
     struct wire_frame f;
@@ -144,7 +144,7 @@ static bool recv_begin(struct p2p *p, struct p2p_peer *peer)
     return f.kind == WIRE_RTS || f.kind == WIRE_OFFER ? recv_request(p, peer, &f, bytes) : cleared(p, peer, &f);
 }
 
-/* All of the frame's payload is here. */
+/* All of the frame's payload has arrived. */
 static void recv_finish(struct p2p *p, struct p2p_peer *peer)
 {
     struct p2p_in *in = &peer->in;
@@ -169,13 +169,13 @@ static void recv_finish(struct p2p *p, struct p2p_peer *peer)
     }
 }
 
-/* A link in memory is read by the piece: reading ahead saves no call there, and costs a copy. */
+/* A link in shared memory is read piece by piece: reading ahead saves no call there, and costs a copy. */
 static bool in_memory(const struct p2p_peer *peer)
 {
     return peer->from->ops->waiting != NULL;
 }
 
-/* Bytes from the link; 0 when there are none just now, or no more ever. */
+/* Bytes from the link; 0 when there are none now, or none any more. */
 static size_t recv_take(struct p2p *p, struct p2p_peer *peer, char *to, size_t bytes)
 {
     errno = 0;
@@ -185,7 +185,7 @@ static size_t recv_take(struct p2p *p, struct p2p_peer *peer, char *to, size_t b
     if (n >= 0)
         return (size_t)n;
     if (n == ACOMM_LOST)
-        peer->gone = true; /* trouble only for operations that need it: the peer may rightly be done and closed */
+        peer->gone = true; /* trouble only for operations that need it: the peer may have finished and closed in order */
     else
         p2p_trouble(p, needs(p, peer), (int)n, link_culprit(peer->from, (int)n), p2p_why(peer->from, "the connection broke while receiving a message"));
     return 0;
@@ -208,7 +208,7 @@ static size_t recv_fill(struct p2p *p, struct p2p_peer *peer)
     return n;
 }
 
-/* Payload: from the buffer as far as it is there; rests of some size straight from the link to where they belong, `most` bytes. */
+/* Payload: first from the buffer; a longer rest straight from the link to its target, `most` bytes. */
 static size_t payload(struct p2p *p, struct p2p_peer *peer, size_t most)
 {
     struct p2p_in *in = &peer->in;
@@ -228,7 +228,7 @@ static size_t payload(struct p2p *p, struct p2p_peer *peer, size_t most)
     return n;
 }
 
-/* Bytes that must be here before a frame is begun. */
+/* Bytes that must have arrived before a frame is begun. */
 static size_t head(const struct p2p_in *in)
 {
     const char *frame = in->buffer + in->begin;
@@ -251,7 +251,7 @@ static size_t recv_step(struct p2p *p, struct p2p_peer *peer, size_t most)
     return peer->gone ? 0 : recv_fill(p, peer);
 }
 
-/* Whether to read on. What nothing needs stays in the link: there it costs neither memory nor a second copy. */
+/* Whether to read on. Data that no operation needs stays in the link: there it costs neither memory nor a second copy. */
 static bool wanted(struct p2p *p, const struct p2p_peer *peer, bool full)
 {
     return full || peer->in.open || !p2p_list_empty(&p->any) || p2p_match_probing(p, -1) || needs(p, peer);

@@ -81,7 +81,7 @@ static void begin_data(struct p2p_peer *peer, struct p2p_item *item)
     send_begin(peer, item, &frame, item->op->in + item->moved, bytes);
 }
 
-/* Answers first, because peers wait for them; then new messages and data in turns. */
+/* Answers first, because peers wait for them; then new messages and data alternate. */
 static bool begin_next(struct p2p *p, struct p2p_peer *peer)
 {
     struct p2p_item *reply = send_first(&peer->replies), *message = send_first(&peer->queue), *data = send_first(&peer->sending);
@@ -98,7 +98,7 @@ static bool begin_next(struct p2p *p, struct p2p_peer *peer)
     return true;
 }
 
-/* The frame is on its way: what that means for its operation. */
+/* The frame has been sent: updates its operation. */
 static void written(struct p2p *p, struct p2p_peer *peer)
 {
     struct p2p_item *item = peer->out.item;
@@ -144,7 +144,7 @@ static ssize_t send_next(struct link *to, const struct p2p_out *o, size_t most)
     return to->ops->send(to, o->head + o->sent, o->size - o->sent, o->left > 0);
 }
 
-/* Bytes that the link took; 0 when none or when it is broken, which becomes trouble. */
+/* Bytes that the link accepted; 0 when none or when it is broken, which becomes trouble. */
 static size_t send_give(struct p2p *p, struct p2p_peer *peer, size_t most)
 {
     errno = 0;
@@ -155,7 +155,7 @@ static size_t send_give(struct p2p *p, struct p2p_peer *peer, size_t most)
     return 0;
 }
 
-/* Whether all of the frame is written; else the link is full, or the turn over. */
+/* Whether all of the frame is written; else the link is full, or the turn has ended. */
 static bool write_frame(struct p2p *p, struct p2p_peer *peer, size_t *moved)
 {
     struct p2p_out *o = &peer->out;

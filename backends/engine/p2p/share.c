@@ -1,17 +1,17 @@
-/* Long messages that both sides copy: the receiver reads the sender's array part by part (p2p/offer.c), and the sender, who
- * would stand still meanwhile, writes parts into the receiver's. Each takes the next part that nobody has taken, so
- * who has less time copies less, and a sender that is busy elsewhere copies nothing. With a core for each, 16 MiB take two
- * thirds of the time. From a symmetric array to another one both copy without the kernel; to a private one, which only
- * the kernel could write, the receiver does it alone (1 MiB in 27 us, not 50).
+/* Long messages that both sides copy: the receiver reads the sender's array part by part (p2p/offer.c), and the sender, which
+ * would only wait meanwhile, writes parts into the receiver's. Each side acquires the next free part, so the side with less time
+ * copies less, and a sender that is busy elsewhere copies nothing. With a core for each, 16 MiB take two thirds of the time. From
+ * a symmetric array to another one both copy without the kernel; to a private one, which only the kernel could write, the
+ * receiver does it alone (1 MiB in 27 us, not 50).
  *
- * The receiver opens its array in the memory of the link, and closes it when the sender is done with the parts it took. Parts
- * are taken by exchanging the message's number and their count together, so that none is taken of a message that
- * is over. Should the receiver fail, window.h keeps the sender from its memory.
+ * The receiver opens its array in the memory of the link, and closes it when the sender has finished its parts. A part is
+ * acquired by compare-and-swap of the message's number and the count together, so that no part is acquired of a message that has
+ * ended. If the receiver fails, window.h keeps the sender from its memory.
  * Measured on 2 cores, unproved elsewhere (docs/lab/mechanisms.md); ARRAYCOMM_WITHOUT=share switches it off. */
 #include "p2p/peer.h"
 
 #define PARTS 16                     /* of 64 KiB and more, because shorter messages are eager: system calls hardly show */
-#define PART_MAX ((uint64_t)1 << 20) /* between two every peer has its turn and failures are seen */
+#define PART_MAX ((uint64_t)1 << 20) /* between two, other peers progress and failures are checked */
 #define PAGE 4096u
 #define INDEX ((UINT64_C(1) << LINK_PARTS_BITS) - 1)
 
@@ -27,7 +27,7 @@ static uint32_t count_parts(uint64_t bytes)
     return (uint32_t)((bytes + part - 1) / part);
 }
 
-/* The part that was taken; the last one is shorter. */
+/* The acquired part; the last one is shorter. */
 static uint64_t share_place(uint64_t bytes, uint64_t index, uint64_t *offset)
 {
     uint64_t part = part_bytes(bytes);
@@ -35,7 +35,7 @@ static uint64_t share_place(uint64_t bytes, uint64_t index, uint64_t *offset)
     return bytes - *offset < part ? bytes - *offset : part;
 }
 
-/* Whether a message may be copied so: the receiver asks before it opens one, the sender before it believes that one is open. */
+/* Whether both sides may copy a message: the receiver checks it before it opens one, the sender before it writes. */
 static bool share_fits(const struct p2p_item *item)
 {
     return item->bytes > WIRE_EAGER_NEAR && item->bytes / PART_MAX < INDEX;
@@ -65,7 +65,7 @@ bool p2p_share_take(struct p2p_peer *peer, struct p2p_item *item, uint64_t *offs
     uint64_t taken = atomic_load_explicit(&parts->taken, memory_order_relaxed), index;
     do {
         index = taken & INDEX;
-        if (index >= count_parts(item->bytes) || item->mine >= count_parts(item->bytes)) /* whatever the peer says was taken */
+        if (index >= count_parts(item->bytes) || item->mine >= count_parts(item->bytes)) /* the peer's count is not trusted */
             return false;
     } while (!atomic_compare_exchange_weak(&parts->taken, &taken, taken + 1));
     item->mine++;
@@ -103,7 +103,7 @@ static struct p2p_item *shared_item(const struct p2p_peer *peer, uint64_t taken)
     return NULL;
 }
 
-/* A part of the item to where the receiver wants it; whether that went well. */
+/* Copies a part of the item into the receiver's array; whether that succeeded. */
 static bool write_part(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item, struct direct_place to, uint64_t offset,
                        uint64_t bytes)
 {

@@ -1,13 +1,13 @@
-/* Waits for one message, and moves all others meanwhile. */
+/* Waits for one message, and progresses all others meanwhile. */
 #include <sched.h>
 
 #include "base/clock.h"
 #include "p2p/peer.h"
 
-#define PEEKS 50          /* of 20 to 40 ns: no longer than a switch of processes takes */
+#define PEEKS 50          /* of 20 to 40 ns: no longer than a context switch takes */
 #define KEEP_NS 400000    /* all local ranks together keep their cores so long for answers: below what wait.c calls preempted */
-#define GAINS 64          /* yields after such an answer. The other ranks do the same, so long yields are not preempted: who has
-                           * yielded often is not chosen by the kernel for some milliseconds */
+#define GAINS 64          /* yields after such an answer. The other ranks do the same, so a long yield is no preemption: the
+                           * kernel does not run a frequent yielder for some milliseconds */
 struct waiter {
     struct wait wait;
     int64_t nap, until, next_look;
@@ -36,7 +36,7 @@ static bool waiter_interrupted(struct waiter *w)
     return interrupt_pending();
 }
 
-/* Without the lock, as the step may yield: the peers see that we have no core then. */
+/* Without the lock, as the step may yield: the peers then see that this rank has no core. */
 static int step_away(struct p2p *p, struct wait *w)
 {
     struct doorbell *doorbell = p->group->oversubscribed ? p->group->doorbell : NULL;
@@ -48,7 +48,7 @@ static int step_away(struct p2p *p, struct wait *w)
     return rc;
 }
 
-/* With the lock: the next step gives our core to others. */
+/* With the lock: the next step yields our core to others. */
 static void leave_core(struct p2p *p, const struct wait *w)
 {
     if (!wait_spun(w) || !p->group->oversubscribed)
@@ -68,7 +68,7 @@ static bool awaits_here(const struct p2p *p, const struct acomm_op *op)
         && cpu_shared(&p->group->shared, p->group->hosts.local_rank[op->peer]);
 }
 
-/* With the lock, which is free meanwhile: the group's lock, the GIL and others' posts must not wait for it. */
+/* With the lock, which is released meanwhile: the group's lock, the GIL and other threads' posts must not wait for it. */
 static int waiter_step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved)
 {
     bool look = moved ? p->due : w->wait.sleepy;
@@ -86,7 +86,7 @@ static int waiter_step(struct p2p *p, struct acomm_op *op, struct waiter *w, boo
     while (atomic_load_explicit(&p->wanted, memory_order_relaxed))
         sched_yield();
     p2p_acquire(p);
-    /* The exception of a signal handler is raised in any case, even if the operation has just ended. */
+    /* A signal handler's exception is raised in any case, even if the operation has just ended. */
     if (stop || (rc == ACOMM_INTERRUPTED && op_ended(op)))
         return ACOMM_INTERRUPTED;
     if (rc)
@@ -113,8 +113,8 @@ static void doze(struct p2p *p, struct waiter *w)
     p->followers--;
 }
 
-/* With more ranks than cores it is worth waiting for a peer that has a core too: two ranks that talk to each other do so for a
- * while without a switch of processes, which costs more than a short message. Then it is the others' turn.
+/* With more ranks than cores it is worth waiting for a peer that has a core too: two ranks then exchange messages for a while
+ * without a context switch, which costs more than a short message. Then other ranks run.
  * Measured on 2 cores, unproved elsewhere (docs/lab/mechanisms.md); ARRAYCOMM_WITHOUT=partners switches it off. */
 static bool keeps_core(struct p2p *p, const struct link *from)
 {
@@ -125,8 +125,8 @@ static bool keeps_core(struct p2p *p, const struct link *from)
     return now - p->kept < KEEP_NS / p->group->hosts.host.size;
 }
 
-/* With the lock held: giving it up and taking it again costs more than several looks at a link in memory, and what is
- * waited for has often been sent already. Whether there is something to read. */
+/* With the lock held: releasing and acquiring it costs more than several polls of a link in shared memory, and the awaited
+ * message has often been sent already. Whether there is something to read. */
 static bool peek(struct p2p *p, const struct acomm_op *op)
 {
     const struct acomm_group *g = p->group;
@@ -145,7 +145,7 @@ static bool peek(struct p2p *p, const struct acomm_op *op)
     return false;
 }
 
-/* With the lock, until the operation has ended or something stops its waiter: what. */
+/* With the lock, until the operation has ended or its waiter must stop: returns the reason. */
 static int waiter_carry_on(struct p2p *p, struct acomm_op *op, struct waiter *w)
 {
     bool seen = false;
@@ -155,10 +155,10 @@ static int waiter_carry_on(struct p2p *p, struct acomm_op *op, struct waiter *w)
             p2p_match_end_alone(p, op);
         if (op_ended(op))
             return 0;
-        seen = (moved || !seen) && p->leader == w && peek(p, op); /* what is there may not be for us, */
+        seen = (moved || !seen) && p->leader == w && peek(p, op); /* the data may be for another operation, */
         moved |= seen;
         if (seen && !p->due && !atomic_load_explicit(&p->wanted, memory_order_relaxed))
-            continue; /* and there may always be more */
+            continue; /* and more may always arrive */
         op_release_lock(op);
         op_begin(op);
         int rc = waiter_step(p, op, w, moved);

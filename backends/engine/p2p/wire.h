@@ -5,14 +5,14 @@
  *   RTS tag dtype count id     -> remembered until a receive is posted (request to send)
  *         <- CTS id               a receive of the same dtype and count is posted (clear to send)
  *   DATA id, again and again   -> straight into the posted receive
- *         <- NACK id dtype count  instead of CTS: what was posted, which differs
- *   OFFER as RTS, place        where both share memory's host: the data may also be read where it lies
+ *         <- NACK id dtype count  instead of CTS: the posted receive, which differs
+ *   OFFER as RTS, place        where both ranks are on one host: the data may also be read where it lies
  *         <- DONE id               it has been read, or copied by both sides (p2p/share.c); or CTS, NACK as above
  * Answers travel on the receiver's own outgoing link. A link keeps its order, so DATA needs no offset, ids count up.
  *
- * Credit: every message copied aside costs WIRE_CHARGE. What the receiver has freed again since the start stands in
- * `consumed` of all its frames; a sender whose uncredited messages would pass wire_credit() uses RTS instead, whose CTS
- * brings new credit. So the copies are bounded, and a link is always read to its end, whatever lies in front.
+ * Credit: every message copied aside costs WIRE_CHARGE. Each frame's `consumed` has the receiver's sum of freed charges; a sender
+ * whose uncredited messages would exceed wire_credit() uses RTS instead, whose CTS brings new credit. So the copies are bounded,
+ * and a link is always read to its end, whatever its first frame is.
  *
  * Sent as they lie in memory, see wire_control.h. */
 #ifndef ACOMM_WIRE_H
@@ -29,8 +29,8 @@
 #define WIRE_DTYPES 0xffffffu               /* what a frame's dtype holds */
 #define WIRE_MAGIC 0x50434361u              /* "aCCP" */
 #define WIRE_EAGER_MAX (4u << 20)           /* bytes of an EAGER message: waiting for CTS would cost a tenth of the time */
-#define WIRE_EAGER_NEAR (1u << 20)          /* the same where memory is shared: beyond, it costs less than a second copy */
-#define WIRE_DATA_MAX (1u << 20)            /* bytes of a DATA frame: what a small message may wait behind, if not for EAGER */
+#define WIRE_EAGER_NEAR (1u << 20)          /* the same in shared memory: beyond, CTS costs less than a second copy */
+#define WIRE_DATA_MAX (1u << 20)            /* bytes of a DATA frame: the most before a small message, unless EAGER is longer */
 #define WIRE_RTS_MAX (1u << 20)             /* messages that a receiver remembers for one peer */
 #define WIRE_CREDIT_GROUP (64u << 20)       /* bytes copied aside in one group, unless the minima add up to more */
 #define WIRE_CREDIT_MIN (256u << 10)
@@ -56,7 +56,7 @@ struct wire_place {
 };
 static_assert(sizeof(struct wire_place) == 16, "wire format");
 
-/* What a message of `bytes` costs its receiver when it is copied aside: the bytes and their bookkeeping. */
+/* Charge of a message of `bytes` that its receiver copies aside: the bytes and their bookkeeping. */
 static inline uint64_t wire_charge(uint64_t bytes)
 {
     return bytes + 256;
@@ -85,7 +85,7 @@ static inline bool wire_dtype(uint32_t dtype)
     return dtype < ACOMM_DTYPES || (dtype >= ACOMM_OPAQUE && dtype < ACOMM_OPAQUE_END);
 }
 
-/* Whether a peer of this version can have sent it; what it refers to is checked where it is looked up. */
+/* Whether a peer of this version can have sent it; references in it are checked at their lookup. */
 static inline bool wire_get(const char *from, struct wire_frame *frame)
 {
     memcpy(frame, from, sizeof *frame);
@@ -93,9 +93,9 @@ static inline bool wire_get(const char *from, struct wire_frame *frame)
 }
 
 /* Tags from 2^62 on are the library's own: of objects' heads, and from 3 * 2^61 on of their contents. */
-#define TAG_WATCH INT64_MAX /* nobody sends with it: the receive ends with the group, or when all others have closed it */
+#define TAG_WATCH INT64_MAX /* no rank sends with it: the receive ends with the group, or when all others have closed it */
 
-/* Whether a receive takes messages of this tag; one below 0 takes any: -1 of those below 2^62, -2 of heads. */
+/* Whether a receive matches messages of this tag; one below 0 matches any: -1 of those below 2^62, -2 of heads. */
 static inline bool tag_fits(int64_t wanted, int64_t tag)
 {
     return wanted == -1 ? tag >> 62 == 0 : wanted == -2 ? tag >> 61 == 2 : tag == wanted;

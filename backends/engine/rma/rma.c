@@ -8,17 +8,17 @@
 #include "base/clock.h"
 #include "group/group.h"
 
-#define CHUNK ((size_t)1 << 20) /* of a long copy; between two we look at signals and at the group, and let an owner close */
-#define SPINS 4 /* times what others spin: callers are programs between whose calls microseconds pass */
+#define CHUNK ((size_t)1 << 20) /* of a long copy; between two, signals and the group are checked, and an owner may close */
+#define SPINS 4 /* times the usual spin budget: microseconds pass between a program's calls */
 #define PART ((size_t)16 << 10) /* of an accumulate into memory that has to be fetched and brought back */
 
 struct told { _Alignas(64) _Atomic uint64_t signals, fences; }; /* by one rank to another, ever */
 struct control {
-    _Alignas(64) _Atomic uint32_t lock; /* 0 free, 1 taken, 2 taken and awaited; futex */
+    _Alignas(64) _Atomic uint32_t lock; /* 0 free, 1 locked, 2 locked with waiters; futex */
     struct told told[];                 /* by rank */
 };
 
-struct reached {                        /* a rank's memory, as we get at it */
+struct reached {                        /* a rank's memory, as we access it */
     struct control *control;
     char *mapped;                       /* or NULL: */
     uint64_t at, bytes;
@@ -35,7 +35,7 @@ struct acomm_rma {
     struct reached ranks[];
 };
 
-/* What a rank tells the others when the memory is made reachable. */
+/* A rank's message to the others when the memory is exposed. */
 struct offer { uint64_t control, at, bytes; int32_t mapped, maps, reaches; };
 
 /* ---- opening ---- */
@@ -67,7 +67,7 @@ static bool all_reach(const struct offer *offers, int ranks)
     return maps && (reaches || !private);
 }
 
-/* False where there is no room for the page tables of what peers offer. */
+/* False if memory is too short for the page tables of the peers' offers. */
 static bool rma_fill(struct acomm_rma *r, struct acomm_group *arenas, const struct offer *offers)
 {
     struct acomm_group *g = r->group;
@@ -128,7 +128,7 @@ int acomm_rma_open(acomm_group *g, acomm_group *arenas, uintptr_t data, uint64_t
 
 /* ---- calls ---- */
 
-/* 0 or why there is nothing to be done; otherwise leave() ends it. */
+/* 0, followed by rma_leave(); or the code that refuses the call. */
 static int come(struct acomm_rma *r, int rank, struct acomm_op *op)
 {
     atomic_fetch_add(&r->inside, 1);
@@ -207,7 +207,7 @@ static int lock_control(struct acomm_op *op, struct control *c)
 {
     uint32_t unlocked = 0;
     op->timeout = op->group->timeout;
-    /* Who has slept does not know who else does. */
+    /* A thread that has slept does not know about other sleepers. */
     for (struct wait w = wait_start(op); !atomic_compare_exchange_strong(&c->lock, &unlocked, w.sleepy ? 2 : 1); unlocked = 0) {
         int rc = wait_step(&w); /* a holder that died: the group fails */
         if (rc == ACOMM_INTERRUPTED)
@@ -324,7 +324,7 @@ static int rma_await(struct acomm_rma *r, struct acomm_op *op, bool (*there)(str
     for (; !found; found = found || there(r, op->peer, epoch)) {
         int rc = atomic_load(&r->closed) ? ACOMM_CLOSED : wait_step(&w);
         if (rc == ACOMM_INTERRUPTED)
-            return rc; /* what a handler raised comes out; a signal that came is for who asks next */
+            return rc; /* a handler's exception is raised; an arrived signal is for the next caller */
         if (rc && there(r, op->peer, epoch)) /* it came before the end that we saw */
             return 0;
         if (rc == ACOMM_TIMEOUT)
@@ -379,14 +379,14 @@ static void close_one(struct acomm_rma *r)
         return;
     doorbell_ring(r->group->doorbell);
     while (atomic_load(&r->inside))
-        sched_yield(); /* it sees that it is closed within WAIT_SLEEP_NS */
+        sched_yield(); /* it detects the close within WAIT_SLEEP_NS */
     acomm_block_free(r->block);
 }
 
 void rma_close_all(struct acomm_group *g)
 {
     if (group_forked(g))
-        return; /* it is the parent's, who goes on */
+        return; /* it is the parent's, which continues */
     for (struct acomm_rma *r = g->rmas; r; r = r->next)
         close_one(r);
     if (g->rmas)

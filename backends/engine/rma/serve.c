@@ -1,4 +1,4 @@
-/* Serves requests for this rank's memory that come as messages, where peers cannot reach it themselves. */
+/* Serves requests for this rank's memory that arrive as messages, where peers cannot access it themselves. */
 #include "rma/serve.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 _Static_assert(sizeof(struct serve_request) % sizeof(int64_t) == 0, "it is a message of int64");
 
-struct told { uint64_t signals, fences; }; /* by one rank: signals that nobody has taken, fences that it has come to */
+struct told { uint64_t signals, fences; }; /* by one rank: signals not consumed yet, fences that it has reached */
 
 struct answer {
     struct acomm_op op;
@@ -42,7 +42,7 @@ static struct p2p *links_of(const struct acomm_served *s)
 
 /* ---- messages ---- */
 
-/* Whether it is under way. Where not, others would wait for it for ever: the group has failed, or does now. */
+/* Whether it is under way. If not, others would wait for it forever: the group has failed, or fails now. */
 static bool serve_post(struct acomm_served *s, struct acomm_op *op, const struct acomm_op *described, void (*then)(struct acomm_op *))
 {
     *op = *described;
@@ -58,7 +58,7 @@ static bool serve_post(struct acomm_served *s, struct acomm_op *op, const struct
 
 static void serve_step(struct acomm_served *s);
 
-/* The failure that ended a message is the group's, or it was not what had been said. */
+/* The failure that ended a message is the group's, or the message differed from its announcement. */
 static bool good(struct acomm_served *s, struct acomm_op *op)
 {
     if (op->status == ACOMM_TRUNCATED)
@@ -92,7 +92,7 @@ static bool listen(struct acomm_served *s)
     return serve_post(s, &s->message, &described, came);
 }
 
-/* ---- what is asked for ---- */
+/* ---- requests ---- */
 
 static char *serve_place(const struct acomm_served *s)
 {
@@ -127,7 +127,7 @@ static bool serve_answer(struct acomm_served *s)
     return false;
 }
 
-/* Elements behind the request: what is put goes where it belongs. */
+/* Elements behind the request: those of a put go straight to their target. */
 static bool serve_take(struct acomm_served *s)
 {
     size_t bytes = (size_t)s->request.count * s->width;
@@ -147,7 +147,7 @@ static bool serve_take(struct acomm_served *s)
     return serve_post(s, &s->message, &described, came);
 }
 
-/* Ends the waits that have what they wait for: a signal of their rank, or its fence of the number in op->sequence. */
+/* Ends the waits whose condition holds: a signal of their rank, or its fence of the number in op->sequence. */
 static bool there(struct acomm_served *s, const struct acomm_op *op)
 {
     struct told *told = &s->told[op->peer];
@@ -180,7 +180,7 @@ static void serve_tell(struct acomm_served *s)
     end_waits(s, s->peer, s->peer == s->group->rank);
 }
 
-/* Of another rank, so nothing is believed: NULL, or what is wrong. */
+/* From another rank, so nothing is trusted: NULL, or the error. */
 static const char *wrong(const struct acomm_served *s)
 {
     const struct serve_request *r = &s->request;
@@ -199,7 +199,7 @@ static const char *wrong(const struct acomm_served *s)
     return NULL;
 }
 
-/* Whether there is more to be done. What is not a get takes effect after the answers to what its rank asked for before. */
+/* Whether there is more to do. Requests other than get take effect after the answers to earlier requests of the same rank. */
 static bool serve(struct acomm_served *s)
 {
     const char *text = wrong(s);
@@ -220,7 +220,7 @@ static bool serve(struct acomm_served *s)
     return listen(s);
 }
 
-/* As far as it goes now. A loop: what is posted here may have come already, and calls this again. */
+/* Runs as far as possible now. A loop: a receive posted here may match at once, and calls this again. */
 static void serve_step(struct acomm_served *s)
 {
     if (s->running)
@@ -264,9 +264,9 @@ static int serve_await(struct acomm_served *s, struct acomm_op *op, int64_t unti
     if (!op_ended(op)) {
         p2p_match_end(p, item, ACOMM_TIMEOUT);
     } else if (rc != ACOMM_INTERRUPTED) {
-        rc = op->status; /* it may have come since the time was over, and is taken */
+        rc = op->status; /* it may have arrived after the deadline, and is consumed */
     } else if (!op->status && !op->sequence) {
-        s->told[op->peer].signals++; /* it is for who waits too, or asks next */
+        s->told[op->peer].signals++; /* it is for another waiter, or the next caller */
         end_waits(s, op->peer, true);
     }
     p2p_release(p);

@@ -1,9 +1,9 @@
-/* Windows where ranks do not reach each other's memory: requests for this rank's memory come as messages, and whoever moves the
- * messages serves them: a thread that waits in this group, or point to point's own. The program takes no part.
+/* Windows where ranks cannot access each other's memory: requests for this rank's memory arrive as messages, and the thread that
+ * progresses messages serves them: one that waits in this group, or point to point's own. The program takes no part.
  *
- * A request is a header (tag SERVE_REQUESTS), and for put and accumulate its elements: in the header where they are few, else behind
- * it (SERVE_ELEMENTS). What get asks for goes back under a tag of that request's own. One request after the other is taken, so
- * accumulates are atomic and operations of one rank take effect in their order. */
+ * A request is a header (tag SERVE_REQUESTS), and for put and accumulate its elements: in the header where they are few, else
+ * behind it (SERVE_ELEMENTS). The answer to a get has a tag of its own. One request after the other is served, so accumulates are
+ * atomic and operations of one rank take effect in their order. */
 #ifndef ACOMM_SERVE_H
 #define ACOMM_SERVE_H
 #include "acomm.h"
@@ -16,7 +16,7 @@ enum serve_tag { SERVE_REQUESTS, SERVE_ELEMENTS, SERVE_ANSWERS }; /* answers hav
 struct serve_request {
     int64_t kind, offset, count; /* in elements */
     int64_t detail;              /* of accumulate the reduction, of get the number of its answer */
-    int64_t bytes;               /* of elements in here; -1: they come behind, or there are none */
+    int64_t bytes;               /* of elements in here; -1: they follow, or there are none */
     char elements[SERVE_INLINE];
 };
 #endif
