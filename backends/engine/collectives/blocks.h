@@ -13,7 +13,7 @@ static inline void blocks_copy(void *to, const void *from, size_t bytes)
         stream_keep(to, from, bytes);
 }
 
-/* blocks_copy() of what may be as large as memory: Ctrl-C is answered meanwhile. It is a part of a copy of `whole` bytes. */
+/* blocks_copy() of arrays of any size: Ctrl-C is answered meanwhile. It is a part of a copy of `whole` bytes. */
 static inline int blocks_copy_part(struct acomm_op *op, char *to, const char *from, size_t bytes, size_t whole)
 {
     int rc = 0;

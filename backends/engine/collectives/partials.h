@@ -21,7 +21,7 @@ struct partials {
 };
 /* Segments of at most `bytes`. 0, or the failure of the group when memory is out. */
 int partials_open(struct partials *p, struct acomm_op *op, int buffers, size_t bytes);
-/* Receives `count` elements from a rank and combines them into `partial`. swap: what comes is the left operand. */
+/* Receives `count` elements from a rank and combines them into `partial`. swap: the received partial is the left operand. */
 struct transfer partials_from(const struct partials *p, int peer, char *partial, uint64_t count, bool swap);
 /* Sends `count` elements of a partial. */
 struct transfer partials_to(const struct partials *p, int peer, const char *partial, uint64_t count);

@@ -1,4 +1,4 @@
-/* The algorithms as a group is given them. */
+/* The algorithms, as passed to a group. */
 #include "collectives/collectives.h"
 #include "collectives/shared/direct.h"
 
@@ -10,7 +10,7 @@ const struct algorithm collectives_table[] = {
 #define ROW(kind, name, function, where, does, up_to, max_ranks) {ACOMM_##kind, name, #function, function, where, does, up_to, max_ranks},
 #include "collectives/table.h"
 #undef ROW
-    {ACOMM_RECV, "staged", "", NULL, ANYWHERE, CHECKS, ALWAYS, 0}, /* how long messages come, see p2p/offer.c */
+    {ACOMM_RECV, "staged", "", NULL, ANYWHERE, CHECKS, ALWAYS, 0}, /* protocol of long messages, see p2p/offer.c */
     {ACOMM_RECV, "read", "", NULL, ANYWHERE, CHECKS, ALWAYS, 0},
     {.name = NULL},
 };
@@ -28,7 +28,7 @@ int acomm_algorithm(int row, acomm_row *out)
     return 1;
 }
 
-/* A collective by what carries the group's data, which may know better: networks that reduce in their switches, say. */
+/* A collective of the group's fabric, which may be faster: for example networks that reduce in their switches. */
 int fabric_collective(struct acomm_op *op)
 {
     int rc = op->group->fabric->collective(op);

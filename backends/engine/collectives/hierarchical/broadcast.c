@@ -1,6 +1,6 @@
-/* broadcast over several hosts: the root gives the array to its host, whose leaders give their slices to the leaders of the
- * other hosts, who give them to theirs; of a short array one leader gives all. What leaves a host waits in the kernel's
- * buffers while the next segment moves. */
+/* broadcast over several hosts: the root sends the array to the ranks of its host, whose leaders send their slices to the leaders
+ * of the other hosts, and these to their hosts' ranks; one leader sends all of a short array. A host's outgoing data waits in the
+ * kernel's buffers while the next segment moves. */
 #include "collectives/slices.h"
 
 #define SEGMENT ((size_t)1 << 20)

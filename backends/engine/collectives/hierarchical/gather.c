@@ -1,5 +1,5 @@
-/* all_gather over several hosts: first the ranks of each host among themselves; then the leaders exchange their hosts'
- * blocks, the ranks of a host dealt out to its leaders in turn; then each host's ranks get the others' blocks from their
+/* all_gather over several hosts: first the ranks of each host among themselves; then the leaders exchange their hosts' blocks,
+ * with the ranks of a host assigned to its leaders round robin; then each host's ranks receive the others' blocks from their
  * leaders. Blocks go straight to their places, in whatever order the ranks lie on the hosts. */
 #include "collectives/slices.h"
 
@@ -18,7 +18,7 @@ static int dealt(const struct slices *s, int host, int local_rank, int turn)
     return local_rank < s->leaders && other < hosts_ranks(s->hosts, host) ? hosts_rank(s->hosts, host, other) : -1;
 }
 
-/* An all_gather of the blocks that are entered, of which this rank gives number `own`. */
+/* An all_gather of the blocks that are entered, of which this rank contributes number `own`. */
 static int hierarchical_gather_host(struct slices *s, const struct team *team, const char *in, int own)
 {
     struct acomm_op *op = s->op;

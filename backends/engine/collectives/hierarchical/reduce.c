@@ -1,11 +1,11 @@
-/* all_reduce and reduce over several hosts: each leader reduces its slice of what its host gives, its column reduces that
- * over the hosts, and the host's ranks get the finished slices from their leaders. Each link between hosts carries what it
- * would for one rank a host, however many there are. Karonis et al., "Exploiting hierarchy in parallel computer networks
- * to optimize collective operation performance" (2000); with several leaders, Bayatpour et al., "Scalable reduction
- * collectives with data partitioning-based multi-leader design" (2017).
+/* all_reduce and reduce over several hosts: each leader reduces its slice of its host's contributions, its column reduces that
+ * over the hosts, and the host's ranks receive the finished slices from their leaders. Each link between hosts carries as many
+ * bytes as with one rank a host, for any number of ranks. Karonis et al., "Exploiting hierarchy in parallel computer networks to
+ * optimize collective operation performance" (2000); with several leaders, Bayatpour et al., "Scalable reduction collectives with
+ * data partitioning-based multi-leader design" (2017).
  *
- * One leader: fewer messages, for short arrays. All leaders: all ranks of a host do their share of the work.
- * Until all headers have been compared, which takes the first segment, nothing is written into the caller's array. */
+ * One leader: fewer messages, for short arrays. All leaders: all ranks of a host do a share of the work. Until all call
+ * signatures have been compared, which takes the first segment, nothing is written into the caller's array. */
 #include "collectives/slices.h"
 
 #define SEGMENT ((size_t)16 << 20) /* bytes of partials: between two of them the links between hosts are idle */
@@ -13,7 +13,7 @@
 struct turn {
     struct slices *s;
     const char *in;
-    char *out;                    /* NULL where this rank gets nothing */
+    char *out;                    /* NULL where this rank receives nothing */
     uint64_t count;
     struct pattern_range own;
     char *partial;                /* of the own slice */
@@ -45,7 +45,7 @@ static int reduce_between(struct turn *t)
     return part_run(s->op, &part);
 }
 
-/* Who gets nothing from a leader hears from it all the same that all hosts called for the same. */
+/* A rank without a result still receives from its leader that all hosts' calls match. */
 static int hear(struct turn *t)
 {
     struct acomm_op *op = t->s->op;
@@ -55,7 +55,7 @@ static int hear(struct turn *t)
     return told ? 0 : part_run(op, &part);
 }
 
-/* The finished slices to who wants them. */
+/* Sends the finished slices to the ranks that have a result. */
 static int hand_out(struct turn *t, char *finished)
 {
     struct slices *s = t->s;

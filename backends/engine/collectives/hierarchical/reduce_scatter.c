@@ -1,5 +1,5 @@
-/* reduce_scatter over hosts of as many ranks each: inside each host, local rank i gets the host's contributions to the blocks of
- * the ranks with local rank i on all hosts; its column reduces and distributes these. */
+/* reduce_scatter over hosts of as many ranks each: inside each host, local rank i receives the host's contributions to the blocks
+ * of the ranks with local rank i on all hosts; its column reduces and distributes these. */
 #include "collectives/slices.h"
 
 #define SEGMENT ((size_t)16 << 20) /* bytes of scratch: see collectives/hierarchical/reduce.c */
@@ -26,7 +26,7 @@ static const char *contributions(const struct slices *s, uint64_t segment, uint6
     return s->begins ? wide : s->op->in;
 }
 
-/* Packs into `sums` what this host gives to the blocks of the ranks with this local rank. */
+/* Packs into `sums` this host's contributions to the blocks of the ranks with this local rank. */
 static int inside(struct slices *s, uint64_t segment, uint64_t each, char *sums)
 {
     int rc = 0;

@@ -1,9 +1,9 @@
-/* Pairwise all_to_all: in step s every rank sends to rank + s and receives from rank - s, so that no rank is a
- * bottleneck. Between hosts a rank goes on to its next send while it still receives: links would idle until the slowest flow of a
- * step is done. Inside a host it does not: fewer bytes under way stay in the caches.
+/* Pairwise all_to_all: in step s every rank sends to rank + s and receives from rank - s, so that no rank is a bottleneck.
+ * Between hosts a rank goes on to its next send while it still receives: links would idle until the slowest flow of a step is
+ * done. Inside a host it does not: fewer bytes under way stay in the caches.
  *
- * Short blocks go to and from all ranks at once, each behind its sender's header (signature_ahead), and lie in scratch until all
- * headers have been compared: a turn of all ranks for everything, where comparing first is some of them and each step another. */
+ * Short blocks go to and from all ranks at once, each behind its sender's call signature (signature_ahead), and stay in scratch
+ * until all signatures have been compared: a single exchange, instead of several for the check and one per step. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -43,7 +43,7 @@ static int refuse(struct acomm_op *op, int peer, uint64_t theirs)
     return group_fail(op->group, &failure, true);
 }
 
-/* Uneven counts are each rank's own, so that the headers cannot tell whether they fit together. */
+/* Uneven counts differ between ranks, so call signatures cannot show whether they are consistent. */
 static int compare_counts(struct acomm_op *op)
 {
     int rank = op->team->rank, n = op->team->size, used = 0;
@@ -64,8 +64,8 @@ static int compare_counts(struct acomm_op *op)
     return rc;
 }
 
-/* Long blocks: one send after the other, and receives in the order in which the peers come to them. Or all at once, and aside
- * until all headers have been compared. */
+/* Long blocks: one send after the other, and receives in the order in which the peers send. Or all at once, kept in scratch until
+ * all call signatures have been compared. */
 static int shift(struct acomm_op *op, bool at_once)
 {
     int rank = op->team->rank, n = op->team->size, rc = 0;

@@ -1,5 +1,5 @@
-/* Dissemination barrier: log2 n steps. Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization",
- * Int. J. Parallel Programming 17 (1988). Comparing headers is just that: who has heard from all may go on. */
+/* Dissemination barrier: log2 n steps. Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", Int. J. Parallel
+ * Programming 17 (1988). The call signature check has the same steps: a rank that has received from all may continue. */
 #include "group/signature.h"
 #include "collectives/collectives.h"
 

@@ -1,6 +1,6 @@
-/* broadcast along a tree. Every rank passes on what has arrived while the rest is still coming, so that the time for a
- * long array is that of one transfer and little more per level. Binomial tree: log2 n levels, for short arrays. Chain:
- * n - 1 levels, but every rank sends the array only once: for long ones, where the sender's link is the limit. */
+/* broadcast along a tree. Every rank forwards received bytes while the rest is still arriving, so that the time for a long array
+ * is that of one transfer and little more per level. Binomial tree: log2 n levels, for short arrays. Chain: n - 1 levels, but
+ * every rank sends the array only once: for long ones, where the sender's link is the limit. */
 #include <errno.h>
 
 #include "collectives/collectives.h"
@@ -13,7 +13,7 @@ static int relay(struct acomm_op *op, const struct tree *tree)
 {
     bool root = tree->parent < 0;
     uint64_t bytes = op->count * op->width;
-    bool aside = op->ahead && !root && op->team->size > 2; /* another one's mismatch may come before the end */
+    bool aside = op->ahead && !root && op->team->size > 2; /* another rank's mismatch may arrive before the end */
     char *data = root ? (char *)(uintptr_t)op->in : aside ? group_scratch(op, bytes) : op->out;
     struct transfer list[1 + CHILDREN];
     int used = 0;

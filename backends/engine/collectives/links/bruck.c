@@ -2,12 +2,12 @@
  * algorithms for all-to-all communications in multiport message-passing systems", IEEE Trans. Parallel and Distributed
  * Systems 8 (1997).
  *
- * Input and header travel together as one record, and a message is a run of records of which the first is its sender's:
- * the comparison of headers (see signature.h) costs no step of its own. Nothing is written into the caller's arrays before
- * the last record is there. Reductions are in rank order with one rounding: the bits of the shared-memory forms.
+ * Input and header travel together as one record, and a message is a run of records of which the first is its sender's: the call
+ * signature check (see signature.h) costs no step of its own. Nothing is written into the caller's arrays before the last record
+ * has arrived. Reductions are in rank order with one rounding: the bits of the shared-memory forms.
  *
- * Over several hosts the records of a host come together at its local rank 0, which alone exchanges them with the other
- * hosts, in log2 steps of their number, and gives all of them to its host. */
+ * Over several hosts a host's local rank 0 gathers the host's records, exchanges them with the other hosts in log2 steps of their
+ * number, and sends all of them to the ranks of its host. */
 #include <errno.h>
 
 #include "collectives/partials.h"
@@ -16,7 +16,7 @@ struct records {
     struct acomm_op *op;
     int rank, n;
     size_t stride;
-    const void **inputs; /* room for n, used by reductions */
+    const void **inputs; /* capacity n, used by reductions */
     uint64_t *counts;    /* of the hosts, where it goes over them */
     char *base;          /* place i: the record of rank + i; or host by host */
     const struct hosts *hosts; /* NULL: not over them */
@@ -41,7 +41,7 @@ static char *record_of(const struct records *r, int rank)
     return r->base + (size_t)place * r->stride;
 }
 
-/* What rank gave. */
+/* The contribution of `rank`. */
 static const char *bruck_record(const struct records *r, int rank)
 {
     return record_of(r, rank) + sizeof(acomm_header);
@@ -86,7 +86,7 @@ static int gather_over_hosts(struct records *r, struct acomm_op *op)
     return rc ? rc : part_run(op, &down);
 }
 
-/* Gathers the records. Messages have room for `bytes`, of which this rank gives `own`. */
+/* Gathers the records. Messages have a capacity of `bytes`, of which this rank contributes `own`. */
 static int bruck_gather(struct records *r, struct acomm_op *op, uint64_t bytes, uint64_t own)
 {
     int rc = open_records(r, op, bytes);
@@ -116,7 +116,7 @@ static void reduce_records(const struct records *r, uint64_t offset, uint64_t by
         reduce_all(&reduction, r->op->out, r->inputs, reduction.ranks, bytes / r->op->width);
 }
 
-/* A rank gets its block of what each rank gave, or of what the root did, or the reduction of those. */
+/* A rank receives its block of each rank's contribution, or of the root's, or the reduction of those. */
 int bruck_run(struct acomm_op *op)
 {
     const acomm_operation *kind = &acomm_operations[op->kind];

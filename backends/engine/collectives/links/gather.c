@@ -1,6 +1,6 @@
-/* gather and scatter. Along a binomial tree: log2 n steps, for short blocks. A rank handles the blocks of its subtree, which are a
- * run of virtual ranks, in segments of each block. Straight between the root and each rank: no block travels twice, so better than
- * a tree once the root's own link is what limits. */
+/* gather and scatter. Along a binomial tree: log2 n steps, for short blocks. A rank handles the blocks of its subtree, which are
+ * a run of virtual ranks, in segments of each block. Direct between the root and each rank: no block is sent twice, so this is
+ * better than a tree once the root's own link is the bottleneck. */
 #include <errno.h>
 
 #include "collectives/collectives.h"
@@ -98,7 +98,7 @@ int scatter_binomial(struct acomm_op *op)
     return each_segment(op, scatter_segment);
 }
 
-/* ---- straight ---- */
+/* ---- direct ---- */
 
 /* The root's transfers with all others. */
 static int run_root(struct acomm_op *op)

@@ -1,6 +1,6 @@
-/* Recursive halving: a reduce-scatter that halves the range a rank cares for in every step; for all_reduce and reduce then the way back.
- * Moves as little as the ring (for powers of two; reduce twice as much as it had to), in 2 log2 n steps instead of 2(n-1).
- * Rabenseifner, "Optimization of collective reduction operations", ICCS 2004. Ranges are runs of 2^k blocks, k =
+/* Recursive halving: a reduce-scatter that halves a rank's range in every step; for all_reduce and reduce then the same steps in
+ * reverse. Moves as few bytes as the ring (for powers of two; reduce twice as much as it had to), in 2 log2 n steps instead of
+ * 2(n-1). Rabenseifner, "Optimization of collective reduction operations", ICCS 2004. Ranges are runs of 2^k blocks, k =
  * pattern_doubling_steps(n). Ranks beyond a power of two fold, as in doubling. */
 #include <errno.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static int halve(const struct halving *h, char *partial, int *kept)
     return rc;
 }
 
-/* What a rank that folds has given is taken, and the range of those that take part halved. */
+/* Combines the contribution of a folding rank, and halves the range of those that take part. */
 static int take_and_halve(const struct halving *h, char *partial, int *kept)
 {
     int rc = 0;

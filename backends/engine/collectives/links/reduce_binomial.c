@@ -5,7 +5,7 @@
 
 #define SEGMENT ((size_t)256 << 10) /* bytes; two such buffers */
 
-/* Takes the children's partials of one segment. `up`, the segment before on its way to the parent, ends meanwhile. */
+/* Receives the children's partials of one segment. Meanwhile `up`, the send of the segment before to the parent, ends. */
 static int combine_children(const struct partials *p, char *partial, uint64_t count, struct transfer up)
 {
     int rank = p->op->team->rank, n = p->op->team->size, root = p->op->root, rc = 0;

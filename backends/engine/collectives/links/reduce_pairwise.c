@@ -1,15 +1,16 @@
-/* Direct all_reduce: every rank owns a slice, gets everybody's part of it, reduces it in rank order with one rounding
- * at the end, and gives the result to all. Moves as little as the ring, narrow types unwidened, in two steps whatever
- * the number of ranks; but each rank talks to all others at once. The bits are those of the shared-memory forms.
- * reduce does the same and gives the result to the root only; in reduce_scatter the slices are the blocks, and nobody gets another's.
+/* Direct all_reduce: every rank owns a slice, receives all ranks' parts of it, reduces it in rank order with one rounding at the
+ * end, and sends the result to all. Moves as few bytes as the ring, narrow types unwidened, in two steps for any number of ranks;
+ * but each rank communicates with all others at once. The bits are those of the shared-memory forms.
+ * reduce does the same and sends the result to the root only; in reduce_scatter the slices are the blocks, and each rank keeps
+ * its own.
  *
- * The results of one segment travel together with the parts of the next. Between hosts parts go further ahead, so that links do not
- * idle while a segment is waited for: it comes a network's delay after it was sent, and of several connections one is always late
- * (docs/internals/tcp.md). Inside a host that gains nothing, as more bytes under way are fewer in the caches. reduce_scatter, which
- * has no results on their way, takes larger segments instead.
+ * The results of one segment travel together with the parts of the next. Between hosts parts are sent further ahead, so that
+ * links do not idle during the wait for a segment: it arrives a network's delay after it was sent, and of several connections one
+ * is always late (docs/internals/tcp.md). Inside a host that gains nothing, as more bytes under way are fewer in the caches.
+ * reduce_scatter, which has no results on their way, takes larger segments instead.
  *
- * Headers travel before the first parts, which nobody takes from a peer whose header differs, and nothing is written into the
- * array before all have been compared: a turn of all ranks less than comparing first. */
+ * Call signatures precede the first parts. A rank accepts no parts from a peer whose signature differs, and writes nothing into
+ * the array before all have been compared: this saves a separate exchange for the check. */
 #include <errno.h>
 
 #include "group/signature.h"
@@ -33,7 +34,7 @@ struct direct {
     struct transfer *list;    /* of ahead + 1 steps, each of PEER_TRANSFERS a peer */
     acomm_header mine, *theirs; /* n */
 };
-/* A step's transfers with a peer: headers or the results of a segment, to and from; parts of a later segment, to and from. */
+/* A step's transfers with a peer: signatures or the results of a segment, to and from; parts of a later segment, to and from. */
 #define PEER_TRANSFERS 4
 
 static bool scatters(const struct acomm_op *op)
@@ -151,7 +152,7 @@ static void put_in_order(struct transfer *list, struct transfer *before)
     list[0].more = list[2].bytes > 0;
 }
 
-/* The parts of segment `step`, and the results of the one whose place they take, behind what the step before has. */
+/* The parts of segment `step`, and the results of the segment whose place they reuse, behind the step before. */
 static void add_step(struct direct *d, uint64_t step, bool tells)
 {
     for (int i = 0; i < d->n - 1; i++) {
@@ -169,7 +170,7 @@ static void add_step(struct direct *d, uint64_t step, bool tells)
     }
 }
 
-/* Waits for a step's transfers while those of the next ones go on. Its place is free then: none of theirs looks at it any more. */
+/* Waits for a step's transfers while those of the next ones go on. Its place is free then: no later transfer accesses it. */
 static int run_step(const struct direct *d, uint64_t step)
 {
     int transfers = PEER_TRANSFERS * (d->n - 1), all = transfers * (int)(d->ahead + 1);

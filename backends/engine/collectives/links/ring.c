@@ -1,6 +1,6 @@
 /* Rings: n - 1 steps, in each of which every rank sends to the next one and receives from the one before.
  *
- * all_gather passes on the block that came in the step before; blocks may have different sizes. Chan et al., "Collective
+ * all_gather forwards the block received in the step before; blocks may have different sizes. Chan et al., "Collective
  * communication: theory, practice, and experience" (2007).
  * reduce_scatter: a partial of each block goes once around the ring and ends at its owner. Two buffers: one arrives while the
  * other leaves.

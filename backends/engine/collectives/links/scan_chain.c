@@ -1,11 +1,11 @@
-/* scan and exscan along a chain: each rank takes what the ranks before it have come to, combines it with its own array and passes
- * that on. n - 1 steps, but every link carries the array once, and one segment goes on while the next one comes: for long arrays.
- * In rank order. */
+/* scan and exscan along a chain: each rank receives the partial of the ranks before it, combines it with its own array and
+ * forwards the result. n - 1 steps, but every link carries the array once, and one segment goes on while the next one comes: for
+ * long arrays. In rank order. */
 #include "collectives/partials.h"
 
 #define SEGMENT ((size_t)256 << 10) /* bytes; three such buffers */
 
-/* What this rank gets of one segment: `with` its own array, or what came `before` it; rank 0 has nothing before. */
+/* This rank's result of one segment: `with` its own array, or the partial `before` it; rank 0 has nothing before. */
 static void write_result(const struct partials *p, const char *in, char *out, const char *before, const char *with, uint64_t count)
 {
     int inputs = p->reduction.ranks;
@@ -35,7 +35,7 @@ int scan_chain(struct acomm_op *op)
             reduce_combine(&p.reduction, with, before, count, true);
         on = rank + 1 < op->team->size ? partials_to(&p, rank + 1, with, count) : (struct transfer){0};
         if (at + count == op->count)
-            rc = transfer_run(op, &on, 1); /* or another one's mismatch might come after the result is written */
+            rc = transfer_run(op, &on, 1); /* or another rank's mismatch might arrive after the result is written */
         if (!rc)
             write_result(&p, in, op->out + at * op->width, before, with, count);
     }

@@ -1,10 +1,11 @@
 /* all_reduce, reduce and scans over the shared segment, in two forms, the second of which is not for scans.
  *
- * Whole: every rank puts a piece down, then everybody who wants the result reduces all pieces himself. One wait per
- * piece; reads n inputs per result. For small arrays and for two ranks, where it moves no more than the other form.
+ * Flat ("whole"): every rank puts a piece into its slot, then each rank with a result reduces all pieces itself. One wait per
+ * piece; reads n inputs per result. For small arrays and for two ranks, where it moves as many bytes as the other form.
  *
- * Sliced: every rank gets its own slice of everybody's piece, reduces it, puts the result into its slot, and one round later all
- * copy the finished slices out of each other's slots. Reads 2 inputs per result however many ranks there are.
+ * Reduce-scatter + all-gather ("sliced"): every rank reads its own slice of all ranks' pieces, reduces it, puts the result into
+ * its slot, and one round later all copy the finished slices out of each other's slots. Reads 2 inputs per result for any number
+ * of ranks.
  *
  * Both reduce each element in rank order, so their bits are the same. */
 #include "collectives/shared/rounds.h"
@@ -52,7 +53,7 @@ static struct finished shared_all_reduce_finished(const struct rounds *r, size_t
     return r->pairs ? (struct finished){0, own.bytes} : (struct finished){own.offset, bytes};
 }
 
-/* What the others reduce: all but this rank's own slice, whose place in the slot is for its result. */
+/* The contents for the others to reduce: all but this rank's own slice, whose place in the slot is for its result. */
 static void fill_sliced(const struct rounds *r)
 {
     size_t bytes = rounds_piece(r, shared_all_reduce_whole_bytes(r), r->index);
@@ -69,7 +70,7 @@ static void copy_finished(const struct rounds *r)
     uint64_t index = r->index - 1;
     size_t bytes = rounds_piece(r, shared_all_reduce_whole_bytes(r), index);
     for (int i = 1; i < r->ranks; i++) {
-        int rank = (r->rank + i) % r->ranks; /* not everybody reads the same slot at once */
+        int rank = (r->rank + i) % r->ranks; /* so that ranks do not all read the same slot at once */
         struct span s = shared_all_reduce_slice(r, bytes, rank);
         struct finished f = shared_all_reduce_finished(r, bytes, rank);
         const char *slot = shared_data(r->shared, rank, r->round - 1, f.slot);
@@ -94,7 +95,7 @@ static int drain_sliced(const struct rounds *r)
     return 0;
 }
 
-/* In a reduce who only gives does not wait, nor in a scan a rank for those behind it. */
+/* In a reduce a rank without a result does not wait. In a scan a rank does not wait for those after it. */
 static struct rounds_plan plan_of(const struct acomm_op *op)
 {
     bool mutual = acomm_operations[op->kind].gets == ACOMM_ALL && acomm_operations[op->kind].reduces == ACOMM_OF_ALL;

@@ -1,8 +1,8 @@
-/* all_to_all and scatter over the shared segment: every other rank finds a piece in the slot, or in a place of the two, and copies it out.
- * What a rank keeps for itself goes straight from its input to its output. */
+/* all_to_all and scatter over the shared segment: every other rank finds a piece in the slot, or in the pair's exchange buffer,
+ * and copies it out. A rank copies its own block straight from its input to its output. */
 #include "collectives/shared/rounds.h"
 
-/* Blocks of a slot: nobody puts one down for himself. */
+/* Blocks of a slot: no rank puts its own block there. */
 static int shared_all_to_all_blocks(int ranks)
 {
     return ranks > 1 ? ranks - 1 : 1;
@@ -30,7 +30,7 @@ static void shared_all_to_all_fill(const struct rounds *r)
 static int shared_all_to_all_take(const struct rounds *r, int from, struct span block)
 {
     size_t bytes = rounds_piece(r, block.bytes, r->index);
-    /* Whoever gives us nothing may still read what we gave in the turn before, which lies where we write in the next one. */
+    /* A rank that sends us nothing may still read our contents of the turn before, which lie where we write in the next turn. */
     int rc = bytes || r->pairs ? rounds_await(r, from) : 0;
     if (rc || !bytes)
         return rc;
@@ -45,7 +45,7 @@ static int shared_all_to_all_take(const struct rounds *r, int from, struct span 
 static int drain_all(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
-    int rc = 0, first = r->cells ? 1 : 0; /* what lies in a cell before its own block, which would push it out of the caches */
+    int rc = 0, first = r->cells ? 1 : 0; /* a cell's contents before its own block, which would evict them from the caches */
     for (int i = 0; i < r->ranks && !rc; i++) {
         int from = (r->rank + first + i) % r->ranks;
         rc = shared_all_to_all_take(r, from, op_gathered(op, from));

@@ -6,11 +6,11 @@
 
 #include "collectives/shared/rounds.h"
 
-#define CHUNK ((size_t)4 << 20) /* of a long copy; between two we look at signals and at the group */
+#define CHUNK ((size_t)4 << 20) /* of a long copy; between two, signals and the group are checked */
 
 /* ---- reading and writing ---- */
 
-/* Memory that only its owner can reach is no failure where all can still go through slots. */
+/* Memory that only its owner can access is no failure if all ranks can still use slots. */
 static int direct_broken(struct rounds *r, int rank, int errnum)
 {
     struct direct_state *d = &r->op->group->direct;
@@ -75,8 +75,8 @@ static bool possible(const struct direct_place *place)
     return place->how <= DIRECT_PRIVATE || (place->how == DIRECT_MAPPED && place->at <= ARENA_ROOM);
 }
 
-/* Every rank's offer, copied once, then judged: a peer must not make us reach beyond its arena. Our own is known here, and its arrays are
- * used where we have them. */
+/* Every rank's offer, copied once, then checked: a peer must not make us access memory beyond its arena. Our own offer is known
+ * here, and its arrays are used at our own addresses. */
 static int take_offers(struct rounds *r, const struct direct_offer *own)
 {
     struct direct_state *d = &r->op->group->direct;
@@ -117,7 +117,7 @@ static bool may_map(const struct rounds *r)
     return true;
 }
 
-/* Tries what has not been tried yet, and agrees on it: one rank that cannot makes all use the slots, for good. */
+/* Tries access to the peers' memory once, and agrees on the result: if one rank has no access, all use slots for good. */
 static int try_ways(struct rounds *r, bool reaches, bool maps)
 {
     struct direct_state *d = &r->op->group->direct;
@@ -137,7 +137,7 @@ static int try_ways(struct rounds *r, bool reaches, bool maps)
 
 /* ---- running ---- */
 
-/* The last round: everybody has done, or what could not be done for one goes through slots, and so do private arrays from then on. */
+/* The last round: all ranks have finished; or one had no access: then its data and later private arrays use slots. */
 static int direct_end(struct rounds *r, const struct direct_plan *plan)
 {
     struct direct_state *d = &r->op->group->direct;
@@ -151,7 +151,7 @@ static int direct_end(struct rounds *r, const struct direct_plan *plan)
     return plan->staged(r->op);
 }
 
-/* Opens the addresses of what the peers have offered, each no longer than `bytes`. */
+/* Opens the addresses of the peers' offered arrays, each no longer than `bytes`. */
 static int open_offers(struct rounds *r, uint64_t bytes)
 {
     for (int rank = 0; rank < r->ranks; rank++) {
@@ -164,7 +164,7 @@ static int open_offers(struct rounds *r, uint64_t bytes)
     return 0;
 }
 
-/* Everybody's offer, and whether all arrays can be reached. */
+/* All ranks' offers, and whether all arrays can be accessed. */
 static int meet(struct rounds *r, const struct direct_plan *plan, bool *open)
 {
     struct acomm_group *g = r->op->group;
@@ -199,7 +199,7 @@ static int direct_choose(struct acomm_op *op, const struct direct_plan *plan)
     struct direct_state *d = &g->direct;
     struct rounds r = rounds_start(op);
     bool forced = op->algorithm == g->selection.forced[op->kind], open = true;
-    if (!d->symmetric && d->reach == PATH_CLOSED) /* what all offer are private arrays, which nobody can reach */
+    if (!d->symmetric && d->reach == PATH_CLOSED) /* all offers are private arrays, which no peer can access */
         return plan->staged(op);
     int rc = meet(&r, plan, &open);
     if (rc)
@@ -210,7 +210,7 @@ static int direct_choose(struct acomm_op *op, const struct direct_plan *plan)
 
 int direct_run(struct acomm_op *op, const struct direct_plan *plan)
 {
-    int rc = plan->bytes > ARENA_ROOM ? plan->staged(op) : direct_choose(op, plan); /* more than an arena is checked for */
+    int rc = plan->bytes > ARENA_ROOM ? plan->staged(op) : direct_choose(op, plan); /* beyond the checked size of an arena */
     if (rc < 0 && plan->pushed)
         group_close_window(op->group); /* the caller may free the array that peers are writing to */
     return rc;

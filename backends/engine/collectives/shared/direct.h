@@ -1,11 +1,11 @@
 /* Collectives of the ranks of one host that read each other's arrays where they lie, instead of through slots.
  *
- * In the first round every rank offers the address of its arrays. A symmetric array (arena.h) is mapped by the peers; any
- * other is read or written by the kernel (window.h), where the system permits that among all ranks. A last round tells that
- * everybody has done with the others' arrays.
- * One copy is not always cheaper than two: the kernel is slow on small pages, and its stores fetch what they overwrite. Where slots are
- * better (short arrays; where ranks share processors, broadcast and all_gather of many), only symmetric arrays come here. An array that
- * only its owner can reach, which shows when it is copied, sends all private ones through slots from then on. */
+ * In the first round every rank offers the address of its arrays. A symmetric array (arena.h) is mapped by the peers; any other
+ * is read or written by the kernel (window.h), where the system permits that among all ranks. After a last round all ranks have
+ * finished with the others' arrays.
+ * One copy is not always cheaper than two: the kernel is slow on small pages, and its stores fetch the overwritten lines. Where
+ * slots are better (short arrays; where ranks share processors, broadcast and all_gather of many), only symmetric arrays come
+ * here. If the copy finds an array that only its owner can access, all private ones then use slots. */
 #ifndef ACOMM_DIRECT_H
 #define ACOMM_DIRECT_H
 #include "group/op.h"
@@ -14,24 +14,24 @@
 struct acomm_group;
 struct rounds;
 
-/* Bytes of the whole array up to which private arrays beside symmetric ones go through slots in all_to_all, and in all_gather of two
- * ranks; and beyond which private arrays of ranks that share processors come here in all_to_all: to meet twice takes turns of them all
- * (4 and 8 ranks on 2 cores, 256 KiB to 2 MiB: 1.8 to 2.4 times as long as by slots). */
+/* Bytes of the whole array up to which private arrays beside symmetric ones go through slots in all_to_all, and in all_gather of
+ * two ranks; and beyond which private arrays of ranks that share CPUs come here in all_to_all: two synchronizations need a turn
+ * of every rank each (4 and 8 ranks on 2 cores, 256 KiB to 2 MiB: 1.8 to 2.4 times as long as by slots). */
 #define DIRECT_FROM ((uint64_t)2 << 20)
 
 struct direct_plan {
     uint64_t bytes;              /* no offered array is larger */
-    uint64_t offered;            /* bytes at `in` and at `out` that peers may touch; 0: none */
+    uint64_t offered;            /* bytes at `in` and at `out` that peers may access; 0: none */
     uint64_t offered_out;
     bool pushed;                 /* peers may write to `out` */
-    bool repeats;                /* nothing is written that is read: it can be done by slots after a part of it failed */
-    bool pushes;                 /* told to all: this rank has time to do part of the others' copying */
-    bool shared;                 /* private arrays beside symmetric ones go through slots: results are written past the caches */
+    bool repeats;                /* no input is overwritten: slots can do it after a part of it failed */
+    bool pushes;                 /* sent to all: this rank has time to do part of the others' copying */
+    bool shared;                 /* private arrays beside symmetric ones go through slots: results use non-temporal stores */
     int (*staged)(struct acomm_op *op);
-    int (*move)(struct rounds *r); /* reads what others offer and writes the result */
+    int (*move)(struct rounds *r); /* reads the others' offered arrays and writes the result */
 };
 int direct_run(struct acomm_op *op, const struct direct_plan *plan);
-/* Copies from a peer's array, or to it; what is read as a part of `whole` bytes (stream_long). Blocks; 0 or the group's failure. */
+/* Copies from a peer's array, or to it; reads are a part of `whole` bytes (stream_long). Blocks; 0 or the group's failure. */
 int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes, size_t whole);
 int direct_write(struct rounds *r, int rank, struct direct_place to, uint64_t offset, const char *from, size_t bytes);
 /* Where the peer's array is mapped, or NULL. */

@@ -1,11 +1,11 @@
-/* all_gather, gather, broadcast, scatter and all_to_all between the ranks' arrays, without slots: who gets copies, and where that
- * would leave others idle, who gives does too. */
+/* all_gather, gather, broadcast, scatter and all_to_all between the ranks' arrays, without slots: the receivers copy, and if the
+ * senders would be idle, they copy too. */
 #include "collectives/shared/direct.h"
 #include "collectives/shared/rounds.h"
 
 #define PAGE 4096u
-/* Bytes of all ranks' inputs and outputs, beyond which results go past the caches however short their blocks are. A cache of 32 MiB
- * keeps none of so many for whoever comes next, but would fetch what is overwritten. */
+/* Bytes of all ranks' inputs and outputs, beyond which results use non-temporal stores for blocks of any length. A cache of 32
+ * MiB keeps none of so many for the next reader, but would fetch the overwritten lines. */
 #define ALL_LONG ((uint64_t)64 << 20)
 
 /* Bytes [offset, offset + to.bytes) of a peer's input, or of our own, to their place in the output. `all`: of all ranks' arrays. */
@@ -25,7 +25,7 @@ static int direct_moves_gather(struct rounds *r)
     uint64_t all = result * (uint64_t)(op->kind == ACOMM_GATHER ? 2 : r->ranks + 1);
     int rc = 0;
     for (int i = 0; op->out && i < r->ranks && !rc; i++) {
-        int rank = (r->rank + i) % r->ranks; /* not everybody reads the same array at once */
+        int rank = (r->rank + i) % r->ranks; /* so that ranks do not all read the same array at once */
         rc = fetch(r, rank, 0, op_gathered(op, rank), all);
     }
     return rc;
@@ -48,7 +48,7 @@ static int gather_pushed(struct rounds *r)
                    : direct_write(r, op->root, direct_offer(r, op->root)->out, own.offset, op->in, own.bytes);
 }
 
-/* To one root: those who give copy, all at once. Even counts only: the root alone knows where uneven blocks lie. */
+/* To one root: the senders copy, all at once. Even counts only: the root alone knows where uneven blocks lie. */
 int direct_gather(struct acomm_op *op)
 {
     uint64_t bytes = op->count * op->width * (uint64_t)op->team->size;
@@ -57,7 +57,7 @@ int direct_gather(struct acomm_op *op)
     return op->recv_counts ? direct_all_gather(op) : direct_run(op, &plan);
 }
 
-/* Bytes at the end of every other rank's array that an idle root writes, so that all copy equally much; whole pages. */
+/* Bytes at the end of every other rank's array that an idle root writes, so that all copy as many bytes; whole pages. */
 static uint64_t pushed_end(const struct rounds *r)
 {
     uint64_t bytes = r->op->count * r->op->width;
@@ -109,7 +109,7 @@ int direct_scatter(struct acomm_op *op)
     return direct_run(op, &plan);
 }
 
-/* The block that a rank keeps is the first to go past the caches: where the kernel copies the others, they go through them. */
+/* A rank's own block is the first to use non-temporal stores: if the kernel copies the others, those go through the caches. */
 static int direct_moves_exchange(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
@@ -123,7 +123,7 @@ static int direct_moves_exchange(struct rounds *r)
     return rc;
 }
 
-/* Even counts only: where a block lies in a peer's array, its own counts would have to tell. */
+/* Even counts only: with uneven ones, only the peer's own counts show where a block lies in its array. */
 int direct_all_to_all(struct acomm_op *op)
 {
     uint64_t bytes = op->count * op->width * (uint64_t)op->team->size;

@@ -1,26 +1,26 @@
-/* all_reduce and reduce_scatter out of the peers' arrays. Every rank reduces its own part of everybody's array, block by
- * block, in rank order. Mapped arrays are read in place; others come through scratch that stays in the cache.
+/* all_reduce and reduce_scatter out of the peers' arrays. Every rank reduces its own part of all ranks' arrays, block by block,
+ * in rank order. Mapped arrays are read in place; others come through scratch that stays in the cache.
  *
- * all_reduce: where all outputs are mapped, the finished block goes straight into everybody's: n inputs are read once and
- * n outputs written once. Otherwise each rank fetches the finished parts out of the others' outputs. In place both are
- * right: a rank's part of an array is read and written by that rank alone until all have finished theirs. */
+ * all_reduce: where all outputs are mapped, the finished block goes straight into all of them: n inputs are read once and n
+ * outputs written once. Otherwise each rank fetches the finished parts out of the others' outputs. In place both are right: a
+ * rank's part of an array is read and written by that rank alone until all have finished theirs. */
 #include <errno.h>
 
 #include "collectives/shared/direct.h"
 #include "collectives/shared/rounds.h"
 
 #define BLOCK_MAPPED ((size_t)16 << 10) /* the result is still in the L1 cache when it is copied on */
-#define LOOK ((size_t)1 << 20)          /* bytes between two looks at signals and at the group */
+#define LOOK ((size_t)1 << 20)          /* bytes between two checks of signals and of the group */
 #define BLOCK_READ ((size_t)256 << 10)  /* below, system calls show; above, scratch leaves the L2 cache */
 
 struct inputs {
     const void **at;             /* by rank, of the block */
     char *scratch;               /* room for a block of every rank; this one needs none for its own, */
     size_t block;
-    char *result;                /* which is for results that go past the caches; NULL: they are written where they belong */
+    char *result;                /* which is for results by non-temporal stores; NULL: they are written to their targets */
 };
 
-/* Addresses of all ranks' contributions to bytes [from, from + bytes); what is not mapped is read into scratch. */
+/* Addresses of all ranks' contributions to bytes [from, from + bytes); unmapped ones are read into scratch. */
 static int collect(struct rounds *r, struct inputs *inputs, uint64_t from, size_t bytes)
 {
     char *scratch = inputs->scratch;
@@ -77,7 +77,7 @@ static void direct_reduce_push(const struct rounds *r, uint64_t place, const cha
     }
 }
 
-/* Reduces bytes [s.offset, s.offset + s.bytes) of everybody's input into `out`, and into all outputs. */
+/* Reduces bytes [s.offset, s.offset + s.bytes) of all ranks' inputs into `out`, and into all outputs. */
 static int reduce(struct rounds *r, struct span s, char *out, bool pushes)
 {
     const struct acomm_op *op = r->op;

@@ -1,11 +1,11 @@
-/* all_gather, gather and broadcast over the shared segment: who gives puts its pieces down, who gets copies them out. */
+/* all_gather, gather and broadcast over the shared segment: senders put their pieces into slots, receivers copy them out. */
 #include "collectives/shared/rounds.h"
 
-/* Bytes of a result from which two ranks do not hand contents over: their own and what lies in a slot
- * are copied on to memory, past the caches, and the slot may as well be filled so (32 to 256 MiB in 0.87 to 0.91 of the time). */
+/* Bytes of a result from which two ranks use no exchange buffers: own data and slot contents are copied on to memory, by
+ * non-temporal stores, and the slot may be filled the same way (32 to 256 MiB in 0.87 to 0.91 of the time). */
 #define LONG ((uint64_t)32 << 20)
 
-/* What a rank gives: of a broadcast, the root everything. */
+/* A rank's contribution: in a broadcast, the root's is everything. */
 static struct span block_of(const struct rounds *r, int rank)
 {
     const struct acomm_op *op = r->op;
@@ -40,7 +40,7 @@ static int shared_gather_drain(const struct rounds *r)
 {
     int rc = 0;
     for (int i = 0; r->op->out && i < r->ranks && !rc; i++)
-        rc = shared_gather_take(r, (r->rank + i) % r->ranks); /* not everybody reads the same slot at once */
+        rc = shared_gather_take(r, (r->rank + i) % r->ranks); /* so that ranks do not all read the same slot at once */
     return rc;
 }
 

@@ -1,8 +1,8 @@
-/* reduce_scatter over the shared segment: in every round each rank puts down a piece of every other rank's block,
- * and reduces the pieces of its own block out of all slots, in rank order. */
+/* reduce_scatter over the shared segment: in every round each rank publishes a piece of every other rank's block, and reduces the
+ * pieces of its own block out of all slots, in rank order. */
 #include "collectives/shared/rounds.h"
 
-/* Blocks of a slot. Of two ranks each puts down the other's alone, in the same place: it changes hands (shared.h). */
+/* Blocks of a slot. Of two ranks each publishes only the other's, in the same place, an exchange buffer (shared.h). */
 static int shared_reduce_scatter_blocks(int ranks)
 {
     return ranks == 2 ? 1 : ranks;

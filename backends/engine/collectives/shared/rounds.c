@@ -1,5 +1,5 @@
-/* Runs a collective over the shared segment as rounds of fill and drain, and compares the calls in the first; a barrier is one
- * round without contents. */
+/* Runs a collective over the shared segment as rounds of commit and consume, and compares the call signatures in the first; a
+ * barrier is one round without contents. */
 #include <errno.h>
 
 #include "collectives/shared/rounds.h"
@@ -16,10 +16,10 @@ int rounds_await_all(const struct rounds *r)
 #define ONE_WAY_PIECES 8
 #define RESULTS_KEPT (16u << 20) /* bytes of all ranks of the host: with the inputs as much as a cache of 32 MiB keeps for us */
 #define ONE_WAY_MIN (64u << 10) /* bytes; below, the rounds show, */
-#define ONE_WAY_MANY (384u << 10) /* and with more than two ranks, for whose meeting all may have to take turns */
+#define ONE_WAY_MANY (384u << 10) /* and with more than two ranks, whose synchronization may need a turn of every rank */
 #define BLOCK (16u << 10) /* bytes that are still in the L1 cache when they are copied on */
 
-/* What changes hands is in this core's caches already. */
+/* Exchange buffers are in this core's caches already. */
 static void rounds_put(const struct rounds *r, bool hands, int reader, char *slot, const void *from, size_t bytes)
 {
     if (hands || r->op->group->without & ACOMM_NO_PROBE)
@@ -70,7 +70,7 @@ void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t of
     }
 }
 
-/* What `rank` called in rounds up to `last` that are open here. */
+/* Compares the calls of `rank` in rounds up to `last` that are open here. */
 static int compare_earlier(const struct rounds *r, int rank, uint64_t last)
 {
     const struct shared *s = r->shared;
@@ -106,9 +106,9 @@ int rounds_settle(struct acomm_group *g)
         return 0;
     while (!shared_is_open(s, first))
         first++;
-    while (!shared_is_open(s, last)) /* who called something else has not come to later rounds, nor will */
+    while (!shared_is_open(s, last)) /* a rank with another call has not arrived at later rounds, and never does */
         last--;
-    const acomm_header *mine = &s->called[last % SHARED_SLOTS]; /* who has come to this one has come to all */
+    const acomm_header *mine = &s->called[last % SHARED_SLOTS]; /* a rank that arrived at this one arrived at all */
     struct acomm_op op = op_of_header(g, mine);
     struct rounds r = rounds_start(&op);
     r.round = last;
@@ -116,7 +116,7 @@ int rounds_settle(struct acomm_group *g)
     return rc ? rc : rounds_settle_last(&r, r.round);
 }
 
-/* A rank that has come calls the same operation. What this rank calls stands where others may write. */
+/* A rank that has arrived calls the same operation. This rank's call lies where peers may write. */
 static int compare_with(struct rounds *r, int rank)
 {
     acomm_header called;
@@ -146,12 +146,12 @@ static int compare_all(struct rounds *r)
     }
     if (rc)
         return rc;
-    r->shared->past = r->round; /* spares later waits a look at each rank */
+    r->shared->past = r->round; /* saves later waits a load per rank */
     return shared_any_open(r->shared) ? rounds_settle_last(r, r->round - 1) : 0;
 }
 
-/* The root waits for nobody, the others for the root, and all compare with everybody else later: so each finds out for
- * itself who called something else, at the latest in the next round that waits for all, before anything is written. */
+/* The root waits for no rank, the others wait for the root, and all compare with the other ranks later: so each rank finds a
+ * differing call by itself, at the latest in the next round that waits for all, before anything is written. */
 static int compare_one_way(struct rounds *r)
 {
     int root = r->op->root, rc = 0;
@@ -159,7 +159,7 @@ static int compare_one_way(struct rounds *r)
         rc = rounds_await(r, root);
         rc = rc ? rc : compare_with(r, root);
     }
-    if (!rc && r->op->group->check && (r->rank == root || r->ranks > 2)) /* of two, the other one is the root */
+    if (!rc && r->op->group->check && (r->rank == root || r->ranks > 2)) /* of two ranks, the other one is the root */
         shared_leave(r->shared, r->op);
     return rc;
 }
@@ -189,7 +189,7 @@ struct rounds rounds_start(struct acomm_op *op)
     return (struct rounds){.op = op, .shared = &g->shared, .rank = op->team->rank, .ranks = op->team->size, .largest = 0};
 }
 
-/* Waits for the next slot. The first round of an operation carries its header. */
+/* Waits for the next slot. The first round of an operation carries its call signature. */
 static int rounds_claim(struct rounds *r, size_t bytes, bool read_later)
 {
     r->shared->turn = false;
@@ -209,7 +209,7 @@ static void publish(struct rounds *r)
     r->op->entered = true;
 }
 
-/* Whether this is the first round of an operation that somebody has left in it. */
+/* Whether this is the first round of an operation that a helping waiter has left in it. */
 static bool entered(struct rounds *r)
 {
     r->round = r->shared->round;
@@ -230,7 +230,7 @@ int rounds_meet(struct rounds *r, const void *say, size_t bytes)
     return r->op->compared ? rounds_await_all(r) : compare(r, false);
 }
 
-/* Bytes of this rank's slot in a round in which it gives something. Beside pairs, what it has reduced: its part of a piece. */
+/* Bytes of this rank's slot in a round in which it sends something. Beside pairs, its reduced part of a piece. */
 static size_t rounds_slot_bytes(const struct rounds *r, const struct rounds_plan *plan)
 {
     if (!r->pairs)
@@ -243,7 +243,7 @@ static int rounds_give(struct rounds *r, const struct rounds_plan *plan)
 {
     if (entered(r))
         return 0;
-    bool after = r->index && r->index * r->piece >= largest(r, plan); /* the last piece: nothing is put down any more */
+    bool after = r->index && r->index * r->piece >= largest(r, plan); /* the last piece: nothing more is published */
     int rc = rounds_claim(r, after ? 0 : rounds_slot_bytes(r, plan), plan->extra > 0);
     r->shared->turn |= r->pairs && !after;
     if (!rc && plan->fill)
@@ -253,9 +253,9 @@ static int rounds_give(struct rounds *r, const struct rounds_plan *plan)
     return rc;
 }
 
-/* Among more than two ranks short ones only: who hears of another's mismatch later must not have written half of its array by then;
- * of two, the other one compares before it takes anything. A guest could not leave in a later round any more. Parts begin with a
- * round in which all ranks of the host meet (select.h).
+/* Among more than two ranks short ones only: a rank that learns of a mismatch later must not have written half of its array by
+ * then; of two, the other one compares before it reads anything. A helping waiter could not leave in a later round any more.
+ * Parts begin with a round in which all ranks of the host meet (select.h).
  * Measured on 2 cores, unproved elsewhere (docs/lab/mechanisms.md); ARRAYCOMM_WITHOUT=ahead switches it off. */
 static bool goes_ahead(const struct rounds *r, const struct rounds_plan *plan)
 {
@@ -295,7 +295,7 @@ static uint64_t piece_room(const struct rounds *r, const struct rounds_plan *pla
     return part < least ? (least < room ? least : room) : part;
 }
 
-/* As many pieces as are needed, alike: a last one of some bytes would be a round like any other. */
+/* As many pieces as needed, of equal size: a last one of few bytes would cost a full round. */
 static uint64_t rounds_piece_of(const struct rounds *r, const struct rounds_plan *plan)
 {
     uint64_t room = piece_room(r, plan), pieces = (plan->block + room - 1) / room, width = r->op->width;
@@ -307,8 +307,8 @@ static uint64_t rounds_piece_of(const struct rounds *r, const struct rounds_plan
     return piece ? piece : width;
 }
 
-/* A part of every result, however long: what is written again and again in a cache that it overflows stays nowhere, and all of it
- * past the cache at once would make the first size that does so take twice as long as the one before. */
+/* A part of every result, of any length: a result that overflows the cache is evicted before its next use, and if all of it used
+ * non-temporal stores at once, the first such size would take twice as long as the one before. */
 static uint64_t rounds_kept(const struct rounds *r, const struct rounds_plan *plan)
 {
     uint64_t share = RESULTS_KEPT / (uint64_t)(r->op->kind == ACOMM_GATHER ? 1 : r->ranks);
