@@ -1,6 +1,6 @@
 /* Public header of the MPI backend's C half, beside acomm.h, whose types it uses: a library that is opened at run time, and the
- * fabric by which the engine's links go over it. It is compiled without any mpi.h and linked with no MPI; what differs between
- * implementations stands in one table (mpi_library.c). */
+ * fabric that carries the engine's links. It is compiled without any mpi.h and linked with no MPI; the differences between
+ * implementations are in one table (mpi_library.c). */
 #ifndef ACOMM_MPI_H
 #define ACOMM_MPI_H
 #include "acomm.h"
@@ -19,10 +19,10 @@ typedef struct acomm_mpi_facts {
 /* Opens the library at `path` (NULL: symbols of the process). 0, or ACOMM_LIBRARY and why in `text` (256 bytes). */
 int acomm_mpi_load(const char *path, acomm_mpi **out, char *text);
 void acomm_mpi_ask(acomm_mpi *mpi, acomm_mpi_facts *out);
-/* MPI_Init_thread with MPI_THREAD_MULTIPLE, unless somebody has initialised it. Blocks, and cannot be given up: the launcher brings
- * the processes together. Called once. */
+/* MPI_Init_thread with MPI_THREAD_MULTIPLE, unless MPI is initialised already. Blocks, and cannot be cancelled: the launcher
+ * brings the processes together. Called once. */
 int acomm_mpi_begin(acomm_mpi *mpi, int initialized, char *text);
-/* No link calls MPI from here on: what has been sent leaves first, within a second. `finalizes`: then MPI_Finalize. */
+/* No link calls MPI from here on: sent data is flushed first, within a second. `finalizes`: then MPI_Finalize. */
 void acomm_mpi_end(acomm_mpi *mpi, int finalizes);
 uintptr_t acomm_mpi_world(acomm_mpi *mpi);
 /* Handles of this implementation are ints (4) or pointers (8). */
@@ -34,6 +34,6 @@ int acomm_mpi_place(acomm_mpi *mpi, uintptr_t comm, int32_t *rank, int32_t *size
 int acomm_fabric_open(acomm_mpi *mpi, uintptr_t comm, int64_t timeout, acomm_fabric **out, char *text);
 /* Every rank's `bytes`, in rank order. As acomm_fabric_open(). */
 int acomm_fabric_gather(acomm_fabric *fabric, const void *mine, void *all, int bytes, int64_t timeout, char *text);
-/* Once all groups over it are closed. What they sent last still leaves. */
+/* Called after all groups over it are closed. Their last messages are still sent. */
 void acomm_fabric_close(acomm_fabric *fabric);
 #endif

@@ -1,7 +1,7 @@
-/* A link over MPI: chunks of the stream, from a ring of buffers to a ring of buffers, by messages between two ranks of the fabric's
- * communicator under a tag of the link's own. The opener chooses the tag; the connection that it asks for tells the other side, and
- * is closed then. Libraries hold short messages that nobody has received yet, without limit: every SYNCHRONOUS-th chunk therefore is
- * one whose send ends when it is received. A chunk without contents is the stream's end. */
+/* A link over MPI: chunks of the stream, from a ring of buffers to a ring of buffers, by messages between two ranks of the
+ * fabric's communicator under a tag of the link's own. The opener chooses the tag; the connection that it asks for tells the
+ * other side, and is closed then. Libraries buffer short unreceived messages without limit: every SYNCHRONOUS-th chunk therefore
+ * uses a synchronous send, which ends when the chunk is received. A chunk without contents is the stream's end. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +10,12 @@
 #include "mpi_fabric.h"
 
 #define SLOTS 8
-#define CHUNK ((size_t)60 << 10) /* with its head below the 64 KiB that Open MPI sends over TCP without asking first */
+#define CHUNK ((size_t)60 << 10) /* with its head below the 64 KiB of Open MPI's eager messages over TCP */
 #define SYNCHRONOUS 32
 #define TAGS 32767 /* MPI_TAG_UB is this much at least */
 
 struct chunk {
-    uint64_t group; /* what an earlier link of this tag has left is not taken for ours */
+    uint64_t group; /* leftovers of an earlier link of this tag are not mistaken for ours */
     uint64_t bytes;
     char data[];
 };
@@ -32,11 +32,11 @@ struct link_mpi {
     int rank, tag;
     _Atomic bool ready;
     bool closed, ended, cancelled;
-    int failed;                /* a code: the fabric's thread may have met it */
+    int failed;                /* a code: the fabric's thread may have received it */
     unsigned turn, sent;
     size_t moved;              /* bytes of the slot whose turn it is, that are filled or taken */
     struct slot slots[SLOTS];
-    struct slot last;          /* the stream's end, of who sends */
+    struct slot last;          /* the stream's end, of the sender */
     char why[192];
 };
 
@@ -77,7 +77,7 @@ static int slot_post(struct link_mpi *l, struct slot *slot)
     return rc ? link_failed(l, rc) : 0;
 }
 
-/* 1: it is under way no more, 0: it is, or a code. */
+/* 1: it has ended, 0: it is under way, or a code. */
 static int slot_test(struct link_mpi *l, struct slot *slot)
 {
     const acomm_mpi *mpi = l->fabric->mpi;
@@ -117,7 +117,7 @@ static int chunk_come(struct link_mpi *l)
     return 1;
 }
 
-/* Of who sends: what is in the slot leaves. */
+/* Of the sender: sends the slot's contents. */
 static int chunk_leave(struct link_mpi *l)
 {
     struct slot *slot = slot_now(l);
@@ -193,7 +193,7 @@ static ssize_t chunks_move(struct link *link, char *data, size_t bytes, bool mor
         return 0;
     if (!fabric_enter())
         return mpi_ended(link);
-    errno = 0; /* which is for codes that have one */
+    errno = 0; /* only for codes that have one */
     struct link_mpi *l = link_mpi_self(link);
     ssize_t n = link->outgoing ? chunks_send(l, data, bytes, more) : chunks_receive(l, data, bytes);
     fabric_leave();
@@ -210,7 +210,7 @@ static ssize_t mpi_recv(struct link *link, void *data, size_t bytes)
     return chunks_move(link, data, bytes, false);
 }
 
-/* The other side has been told the tag: of who receives, by the number of the connection. */
+/* The other side knows the tag: the receiver learns it from the number of the connection. */
 static int mpi_attach(struct link *link, int number, int fd)
 {
     struct link_mpi *l = link_mpi_self(link);
@@ -249,7 +249,7 @@ static void mpi_close(struct link *link)
         return;
     }
     if (!fabric_enter())
-        return; /* MPI may have kept its memory */
+        return; /* MPI may still use its memory */
     l->closed = true;
     if (mpi_complete(link) && link->outgoing) {
         chunk_leave(l);
@@ -320,7 +320,7 @@ struct link_mpi *link_mpi_next(const struct link_mpi *l)
     return l->next;
 }
 
-/* Whether sends or receives are under way. What waits for more has waited for long. */
+/* Whether sends or receives are under way. Flushes bytes that wait for more. */
 static bool link_busy(struct link_mpi *l)
 {
     if (l->base.outgoing && !l->failed)
@@ -341,7 +341,7 @@ void link_mpi_cancel(struct link_mpi *l)
     l->cancelled = true;
 }
 
-/* Whether nothing more comes: contents that nobody wants are dropped, so that who sends them is rid of them. */
+/* Whether the stream has ended: unwanted contents are dropped, so that their sender can complete. */
 static bool stream_ended(struct link_mpi *l)
 {
     int rc = 1;
@@ -355,7 +355,7 @@ static bool stream_ended(struct link_mpi *l)
     return l->ended || rc < 0;
 }
 
-/* Receives of a closed link go on until the stream ends, so that nothing is left to a later link. */
+/* Receives of a closed link continue until the stream ends, so that nothing remains for a later link. */
 static bool link_drains(struct link_mpi *l)
 {
     if (!mpi_complete(&l->base))

@@ -1,6 +1,6 @@
-/* The library's own collectives, as one of the engine's algorithms. An array goes in segments through memory of the group's own: MPI cannot
- * take a collective back, and keeps that memory, and nothing of the program's, where a group fails before it has ended. Who waits looks at
- * the request, as at links. */
+/* The library's own collectives, as one of the engine's algorithms. An array goes in segments through the group's staging buffer:
+ * MPI cannot cancel a collective, so if a group fails before its end, MPI keeps this buffer, and no memory of the program. A
+ * waiting thread polls the request, as it polls links. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -15,17 +15,17 @@
 #define TAGS 32768
 #define MPI_IS_OVER (-1)
 
-/* What a group has for them. Never freed once MPI may hold some of it for good. */
+/* A group's state for them. Never freed once MPI may use some of it forever. */
 struct mpi_group {
     struct mpi_fabric *fabric;
     uint64_t comm, request;  /* as the library writes them */
     int rank, size, tag;
     _Atomic bool made;       /* the communicator is */
     bool busy;               /* the request is under way */
-    bool none;               /* MPI could not make a communicator for some rank: after a death, say */
+    bool none;               /* MPI could not make a communicator for some rank, for example after a death */
     int code;                /* MPI's, or MPI_IS_OVER */
-    int *counts;             /* of uneven blocks: what is given, where from, what is got, where to; and before that each rank's
-                              * in the fabric's communicator */
+    int *counts;             /* of uneven blocks: send counts, send displacements, receive counts, receive displacements; before
+                              * that each rank's rank in the fabric's communicator */
     char *given, *got;
     size_t bytes;            /* of each */
 };
@@ -67,7 +67,7 @@ static int own_failed(struct acomm_op *op, const struct mpi_group *m)
     mpi_words(mpi, m->code, words);
     if (!mpi_tells_of_death(mpi, m->code))
         return group_fail_op(op, ACOMM_LIBRARY, -1, 0, words);
-    wait_news(op->group, -1); /* whose it is */
+    wait_news(op->group, -1); /* its rank */
     return group_fail_op(op, ACOMM_LOST, -1, 0, words);
 }
 
@@ -104,7 +104,7 @@ static int comm_make(struct mpi_group *m)
     return rc ? rc : mpi->Comm_set_errhandler(mpi_read(mpi, &m->comm), mpi->errors_return);
 }
 
-/* A thread of its own: MPI makes communicators of some ranks only by a call that waits for all of them, and knows no timeout. */
+/* A thread of its own: MPI makes communicators of some ranks only in a call that waits for all of them, and has no timeout. */
 static void *comm_thread(void *group)
 {
     struct mpi_group *m = group;
@@ -142,7 +142,7 @@ static int out_of_memory(struct acomm_op *op)
     return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
 }
 
-/* Whether all ranks say yes, compared over the links. 0, or the group's failure. */
+/* Whether all ranks agree, compared over the links. 0, or the group's failure. */
 static int all_say(struct acomm_op *op, bool yes, bool *all)
 {
     int32_t mine = yes, smallest = 0;
@@ -156,8 +156,8 @@ static int all_say(struct acomm_op *op, bool yes, bool *all)
     return rc;
 }
 
-/* Not begun where a rank knows of a death: Open MPI's call would end with an error on some ranks and never on others. A rank may
- * have its communicator, and another an error, all the same. */
+/* Not begun if a rank knows of a death: Open MPI's call would end with an error on some ranks and never on others. Even so, a
+ * rank may get its communicator and another one an error. */
 static int comm_open(struct acomm_op *op)
 {
     struct acomm_group *g = op->group;
@@ -226,7 +226,7 @@ static int mpi_count(const struct call *c, uint64_t elements)
     return (int)(elements * (uint64_t)c->type.each);
 }
 
-/* Elements of the block that this rank gives or gets where there is one. */
+/* Elements of the block that this rank sends or receives, if there is one. */
 static uint64_t call_block(const struct call *c)
 {
     const uint64_t *counts = c->op->send_counts ? c->op->send_counts : c->op->recv_counts;
@@ -243,7 +243,7 @@ static void copy(const struct call *c, char *to, const char *from, uint64_t elem
         reduce_finish(&c->reduction, to, from, elements);
 }
 
-/* The segment of the array's blocks, to or from where MPI has them, one after the other. counts: NULL where they are even.
+/* Copies the segment of the array's blocks to or from MPI's buffer, where they are consecutive. counts: NULL where they are even.
  * Notes how many MPI elements each has there, and where they begin. */
 static void copy_blocks(const struct call *c, char *array, char *packed, const uint64_t *counts, bool gives)
 {
@@ -331,7 +331,7 @@ static int memory(const struct call *c, size_t bytes)
     return m->bytes ? 0 : out_of_memory(c->op);
 }
 
-/* Segments are the same on all ranks, of which each knows only what itself gives and gets in an uneven all_to_all. */
+/* Segments are the same on all ranks, but in an uneven all_to_all each rank knows only its own counts. */
 static int call_measure(struct call *c)
 {
     const struct acomm_op *op = c->op;
@@ -364,7 +364,7 @@ static int call_open(struct call *c)
         if (c->m->code)
             return own_failed(c->op, c->m);
     }
-    int rc = memory(c, 64); /* of a barrier, and to measure by */
+    int rc = memory(c, 64); /* for a barrier, and for measurements */
     rc = rc ? rc : call_measure(c);
     uint64_t blocks = op_array(op) == ACOMM_WHOLE ? 1 : (uint64_t)c->m->size, most = SEGMENT / c->width / blocks;
     c->segment = most < 1 ? 1 : most < c->longest ? most : c->longest;
@@ -389,7 +389,7 @@ int mpi_collective(struct acomm_op *op)
     struct call c = {.op = op, .in = op->in, .m = op->group->fabric_own};
     const void *none = NULL;
     rc = rc ? rc : call_open(&c);
-    if (!rc && op_array(op) == ACOMM_JOINS && op->in && op->out) { /* in place, blocks of others may lie where ours is */
+    if (!rc && op_array(op) == ACOMM_JOINS && op->in && op->out) { /* in place, other ranks' blocks may lie in ours */
         char *mine = op->out + op_gathered(op, c.m->rank).offset;
         memmove(mine, op->in, call_block(&c) * op->width);
         c.in = mine;
@@ -399,6 +399,6 @@ int mpi_collective(struct acomm_op *op)
     for (; c.at < c.longest && !rc; c.at += c.segment)
         rc = call_segment(&c);
     if (!rc && op->kind == ACOMM_EXSCAN && !c.m->rank)
-        reduce_all(&c.reduction, op->out, &none, 0, op->count); /* MPI leaves it as it is */
+        reduce_all(&c.reduction, op->out, &none, 0, op->count); /* MPI leaves it unchanged */
     return rc;
 }

@@ -1,6 +1,6 @@
-/* The fabric's communicator, and progress while nobody calls. MPI moves only inside its functions: a chunk may lie in its sender's
- * hands though the send of the array has ended, and closed links have last chunks. One thread of the process looks after both, and
- * sleeps where there is neither. */
+/* The fabric's communicator, and progress without a caller. MPI progresses only inside its functions: a chunk may still be unsent
+ * after the send of the array has ended, and closed links have last chunks. One thread of the process progresses both, and sleeps
+ * if there is neither. */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +9,10 @@
 #include "base/process.h"
 #include "mpi_fabric.h"
 
-#define PACE_NS 1000000       /* between two looks of the thread, */
-#define LINGER 100            /* and so many that find no send before it sleeps until it is woken, */
+#define PACE_NS 1000000       /* between two polls of the thread, */
+#define LINGER 100            /* and so many without a send before it sleeps until a wake-up, */
 #define DRAIN_NS 20000000     /* or for so long where links are closed here and not on the other side */
-#define LEAVE_NS 1000000000   /* for what was sent to leave before MPI ends */
+#define LEAVE_NS 1000000000   /* for sent data to leave before MPI ends */
 
 static struct {
     pthread_mutex_t lock;
@@ -81,7 +81,7 @@ static enum link_state fabrics_look(void)
     return most;
 }
 
-/* Inside, and outside meanwhile: until the next look. Who sends wakes the thread only where it rests for long. */
+/* Inside, and outside meanwhile: until the next poll. A sender wakes the thread only from a long sleep. */
 static void fabric_rest(enum link_state state, bool lingers)
 {
     if (lingers) {

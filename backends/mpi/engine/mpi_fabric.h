@@ -1,4 +1,4 @@
-/* The fabric: a communicator of a world's own, the links over it, and who carries on what nobody waits for. */
+/* The fabric: a communicator of a world's own, the links over it, and the progress of data without a waiter. */
 #ifndef MPI_FABRIC_H
 #define MPI_FABRIC_H
 #include <pthread.h>
@@ -11,23 +11,23 @@ struct mpi_fabric {
     acomm_mpi *mpi;
     mpi_handle comm;
     int size;
-    uint16_t *tags;              /* the last one of each rank that we send to */
+    uint16_t *tags;              /* the last one of each target rank */
     struct link_mpi *links;      /* open ones, and closed ones whose last chunks are under way */
     bool closed;
     struct mpi_fabric *next;
 };
 
-/* Around every call of MPI: its end waits for who is inside. False: it has ended, and nobody is inside. */
+/* Around every call of MPI: its end waits for threads inside. False: it has ended, and no thread is inside. */
 bool fabric_enter(void);
 void fabric_leave(void);
-/* Inside: something is under way from now on, which takes calls of MPI: the thread that carries on is to look. */
+/* Inside: from now on a transfer is under way that needs calls of MPI: the progress thread must poll. */
 void fabric_wake(void);
 /* Calls acomm_mpi_end()'s first half when the program itself finalises MPI. A code of the library. */
 int fabric_watch_end(acomm_mpi *mpi);
 
-/* The thread that carries on looks after this one too. 0 or a code. */
+/* Adds it to the fabrics of the progress thread. 0 or a code. */
 int fabric_begin(struct mpi_fabric *fabric);
-/* A thread that nobody waits for; signals are for the caller's. 0 or ACOMM_RESOURCE. */
+/* A detached thread; signals stay with the caller's threads. 0 or ACOMM_RESOURCE. */
 int fabric_thread(void *(*run)(void *), void *with);
 
 /* mpi_types.c */
@@ -42,9 +42,9 @@ void mpi_collective_leave(struct acomm_group *group);
 /* link_mpi.c */
 struct link *link_mpi_new(struct acomm_fabric *fabric, uint64_t group, int peer, int rank, bool outgoing);
 struct link_mpi *link_mpi_next(const struct link_mpi *link);
-enum link_state { LINK_IDLE, LINK_DRAINS, LINK_SENDS }; /* DRAINS: a closed one takes what still comes, and drops it */
-/* Inside: moves what is under way though nobody waits for it. A closed link that is idle is freed. */
+enum link_state { LINK_IDLE, LINK_DRAINS, LINK_SENDS }; /* DRAINS: a closed one receives the rest, and drops it */
+/* Inside: progresses transfers without a waiter. A closed link that is idle is freed. */
 enum link_state link_mpi_look(struct link_mpi *link);
-/* Inside: takes receives back, before MPI ends. */
+/* Inside: cancels receives, before MPI ends. */
 void link_mpi_cancel(struct link_mpi *link);
 #endif

@@ -1,6 +1,6 @@
-/* Opening an MPI library, and the one table of what its family has otherwise. MPI itself leaves to the implementation what a
- * handle is; MPICH's numbers have been the same since its ABI was agreed on with Intel and others (2014), Open MPI's are
- * addresses of its own variables, and MPI 5 has fixed its own. */
+/* Opening an MPI library, and the one table of the families' differences. MPI itself leaves to the implementation what a handle
+ * is; MPICH's numbers have been the same since its ABI was agreed on with Intel and others (2014), Open MPI's are addresses of
+ * its own variables, and MPI 5 has fixed its own. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -99,7 +99,7 @@ static enum family recognise(void *library, void *function)
     return dladdr(function, &info) && strstr(info.dli_fname, "libmpi_abi") ? MPI_ABI : MPICH;
 }
 
-static acomm_mpi loaded; /* a process has one MPI: two would both believe they own the launcher's connection */
+static acomm_mpi loaded; /* a process has one MPI: two would both use the launcher's connection */
 
 acomm_mpi *mpi_loaded(void)
 {
@@ -112,7 +112,7 @@ int acomm_mpi_load(const char *path, acomm_mpi **out, char *text)
     *out = &loaded;
     if (done)
         return ACOMM_OK;
-    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* its own plug-ins look their symbols up in the process */
+    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* its own plug-ins resolve their symbols in the process */
     if (!library) {
         snprintf(text, 256, "%s", dlerror());
         return ACOMM_LIBRARY;

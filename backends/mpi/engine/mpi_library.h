@@ -1,4 +1,4 @@
-/* An MPI library: its functions by name, and what the implementations number differently. */
+/* An MPI library: its functions by name, and the numbers that differ between implementations. */
 #ifndef MPI_LIBRARY_H
 #define MPI_LIBRARY_H
 #include <stdbool.h>
@@ -86,8 +86,8 @@ struct acomm_mpi {
 acomm_mpi *mpi_loaded(void);
 /* The handle that the library has written there. */
 mpi_handle mpi_read(const acomm_mpi *mpi, const void *place);
-/* The library's words for a code, 192 bytes at most. */
+/* The library's error text for a code, 192 bytes at most. */
 void mpi_words(const acomm_mpi *mpi, int code, char *text);
-/* Whether the code tells of a process that has died, or of a communicator revoked for that. */
+/* Whether the code means a process that has died, or a communicator revoked for that. */
 bool mpi_tells_of_death(const acomm_mpi *mpi, int code);
 #endif

@@ -1,5 +1,5 @@
-/* The ranks' first meetings: they duplicate a communicator for a world, whose groups have links and the library's collectives over it,
- * and give each other what each says of itself. */
+/* The ranks' first meetings: they duplicate a communicator for a world, whose groups have links and the library's collectives
+ * over it, and exchange each rank's description of itself. */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "base/process.h"
 #include "mpi_fabric.h"
 
-#define EAGER_NS 1000000      /* how long who waits yields before it naps */
+#define EAGER_NS 1000000      /* how long a waiting thread yields before it sleeps */
 #define NAP_NS 500000
 
 static int library_failed(const acomm_mpi *mpi, int rc, char *text)
@@ -45,7 +45,7 @@ static int request_wait(const acomm_mpi *mpi, uint64_t *request, int64_t timeout
 static int fabric_duplicate(struct mpi_fabric *fabric, mpi_handle comm, int64_t timeout, char *text)
 {
     const acomm_mpi *mpi = fabric->mpi;
-    struct { uint64_t made, request; } *meeting = calloc(1, sizeof *meeting); /* MPI keeps it where the time is over */
+    struct { uint64_t made, request; } *meeting = calloc(1, sizeof *meeting); /* MPI keeps it after a timeout */
     if (!meeting || !fabric_enter()) {
         free(meeting);
         return meeting ? ACOMM_CLOSED : ACOMM_RESOURCE;
@@ -103,7 +103,7 @@ int acomm_fabric_gather(acomm_fabric *base, const void *mine, void *every, int b
     fabric_leave();
     rc = rc ? library_failed(mpi, rc, text) : request_wait(mpi, &meeting->request, timeout, text);
     if (rc)
-        return rc; /* MPI keeps the memory: it cannot take a collective back */
+        return rc; /* MPI keeps the memory: it cannot cancel a collective */
     memcpy(every, got, size * each);
     free(meeting);
     return 0;

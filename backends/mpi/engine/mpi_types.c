@@ -1,7 +1,7 @@
-/* What reductions are given to MPI as: its own types and operations where they do what ours do, and otherwise types of so many bytes with
- * an operation over our kernels. Partial results are reduced (reduce.h), so narrow floats are float32 here, as between our own
- * algorithms; MPI's minimum of floats knows no NaN, its bool no sum, and Open MPI's sums of narrow
- * integers do not wrap but stop at the largest number. */
+/* The types and operations of reductions in MPI: its own ones where their results are ours, and otherwise types of so many bytes
+ * with an operation over our kernels. Partial results are reduced (reduce.h), so narrow floats are float32 here, as between our
+ * own algorithms; MPI's minimum of floats ignores NaN, its bool no sum, and Open MPI's sums of narrow integers do not wrap but
+ * stop at the largest number. */
 #include "mpi_fabric.h"
 #include "reduce/reduce.h"
 
