@@ -1,4 +1,4 @@
-/* The extension is cffi's module; this puts the functions of this folder beside its `ffi` and `lib`. */
+/* The extension is cffi's module; this file adds the functions of this folder to its `ffi` and `lib`. */
 #include "flight/flight.h"
 
 /* cffi's own init function, renamed by cffi_build. */

@@ -21,7 +21,7 @@ struct dtype_row {
     const char *format;  /* PEP 3118, or NULL where it has no letter */
 };
 extern const struct dtype_row dtype_rows[ACOMM_DTYPES];
-/* Each gives the number, or -1 without an exception where the engine does not know the type. */
+/* Each returns the number, or -1 without an exception if the engine does not have the type. */
 int dtype_of_dlpack(struct dl_dtype dl);
 int dtype_of_format(const char *format, Py_ssize_t width);
 /* dtype object of numpy -> number; -1 with TypeError. */
@@ -33,12 +33,12 @@ PyObject *types_wrap(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 /* ---- buffer.c: aligned host memory of results ---- */
 struct memory {
-    char *data;             /* 64-byte aligned, never NULL: XLA takes such memory without a copy */
+    char *data;             /* 64-byte aligned, never NULL: XLA uses such memory without a copy */
     size_t bytes;
     _Atomic int references; /* not Python's: libraries drop their results from threads without the GIL */
     bool mapped;
     unsigned char skipped;  /* bytes between what malloc gave and this record */
-    void (*release)(void *context); /* gives memory back that is not ours; NULL: it is */
+    void (*release)(void *context); /* frees memory that is not ours; NULL: it is ours */
     void *context;
     int (*enter)(int device); /* not NULL: `release` waits for a device, this comes before it, in a thread for such (adopted.c) */
     int device;
@@ -49,8 +49,8 @@ struct memory *memory_new(size_t bytes);
 struct memory *memory_retain(struct memory *memory); /* no GIL */
 void memory_release(struct memory *memory);          /* no GIL; NULL is fine */
 
-/* ---- adopted.c: memory that somebody else made. That of devices is given back by a thread of its own ---- */
-/* Takes the memory over, when nobody refers to it any more. Does not block. false: no thread can be started. */
+/* ---- adopted.c: memory of other allocators. Device memory is freed by a thread of its own ---- */
+/* Takes ownership of the memory, which has no reference any more. Does not block. false: no thread can be started. */
 bool adopted_release(struct memory *memory);
 PyObject *adopted_adopt(PyObject *module, PyObject *args);
 PyObject *adopted_give_back(PyObject *module, PyObject *none);
@@ -62,8 +62,8 @@ struct view_type {
     enum view_kind kind;
     const struct dl_exchange *exchange;
     bool torch, capsule;  /* capsule: has __dlpack__ */
-    bool tensor;          /* torch's own type, which adds nothing to what lies in its tensors */
-    bool fields;          /* a NumPy array whose fields may be read */
+    bool tensor;          /* torch's own type, not a subclass with further data */
+    bool fields;          /* a NumPy array with readable fields */
     bool legacy_writable; /* its capsules without flags are known to be writable */
     bool stream_ordered;  /* its library uses memory again in the order of the current stream */
     bool jax;
@@ -77,9 +77,9 @@ struct view {
     uint64_t stream;                /* as struct buffer's */
     bool fleeting;                  /* as struct buffer's */
     bool unversioned;               /* readonly because its capsule has no flags */
-    bool readonly, derived;         /* derived: not the array's own memory, writing there would be lost */
+    bool readonly, derived;         /* derived: not the array's own memory, writes there would be lost */
     PyObject *owner;                /* what keeps the memory; a reference of the view's own */
-    Py_buffer buffer;               /* held while shape and strides are read */
+    Py_buffer buffer;               /* held while shape and strides are in use */
     bool buffered;
     int64_t lengths[NATIVE_MAX_DIMS]; /* what shape points to where the array has no such field */
 };
@@ -88,8 +88,8 @@ int view_init(void);
 const struct view_type *view_type(PyObject *object);
 enum view_mode {
     VIEW_READ,
-    VIEW_WRITABLE, /* on the caller's word that memory is writable whose capsule has no flags */
-    VIEW_HOST,     /* 1, without an exception, for an array that would have to export device memory first */
+    VIEW_WRITABLE, /* the caller asserts that memory is writable though its capsule has no flags */
+    VIEW_HOST,     /* 1, without an exception, for an array that would first have to export device memory */
     VIEW_BORROW    /* the same without an owner, for a call that ends before the array goes. Shape and strides are valid until the GIL
                     * is released */
 };
@@ -107,7 +107,7 @@ bool numpy_fields(PyTypeObject *type);
 /* sys.modules[module].attribute, or NULL without an exception. Nothing is imported. */
 PyObject *view_loaded(const char *module, const char *attribute);
 
-/* ---- torch.c: what torch's exporters do not show, or not as fast ---- */
+/* ---- torch.c: properties that torch's exporters do not show, or show more slowly ---- */
 int torch_init(void);
 /* 1: the view describes a plain tensor on the host, without an owner; 0: the tensor needs another protocol; -1: exception. */
 int torch_read(struct view *view, PyObject *tensor);
@@ -116,15 +116,15 @@ int torch_lazy(PyObject *tensor, int dtype);
 /* Whether its elements are as wide as the exporter's dtype says; -1 with an exception. */
 int torch_whole_bytes(PyObject *tensor, int dtype);
 
-/* ---- refuse.c: errors whose text is made in Python (arraycomm.core.arrays.arrays), because it may take its time ---- */
+/* ---- refuse.c: errors whose text is made in Python (arraycomm.core.arrays.arrays), because their time does not matter ---- */
 /* Raises the exception that function(first, second) returns; always -1. A pending exception becomes its cause and
  * stands in for a second argument of NULL (None where nothing is pending). */
 int refuse(const char *function, PyObject *first, PyObject *second);
 /* The dtype as the tensor has it, for arrays that have no `dtype`. */
 int refuse_dlpack_dtype(PyObject *object, struct dl_dtype dtype);
-/* Forgets the pending exception of what may fail, if there is one; -1 where it stays, because it has another cause: Ctrl-C. */
+/* Clears the pending exception of a call that may fail, if there is one; -1 if it stays, because it has another cause: Ctrl-C. */
 int refuse_forget(void);
-/* The pending exception, with its traceback, which is pending no more; NULL: there is none. */
+/* Fetches and clears the pending exception, with its traceback; NULL: there is none. */
 PyObject *refuse_take(void);
 /* Makes it the pending one, and takes the reference; NULL: one is pending already. Always NULL. */
 PyObject *refuse_raise(PyObject *error);
@@ -142,13 +142,13 @@ struct buffer {
     char readonly;
     char fleeting; /* when `owner` goes the memory may be used again, whatever is under way on `stream` (JAX) */
     PyObject *shape, *owner;
-    struct memory *memory; /* NULL: somebody else's memory, which `owner` keeps */
+    struct memory *memory; /* NULL: other memory, which `owner` keeps alive */
 };
 extern PyTypeObject *buffer_type;
 int buffer_init(PyObject *module);
 /* Takes the reference to shape; owner and memory get references of their own. */
 struct buffer *buffer_new(char *data, int64_t count, int dtype, PyObject *shape, PyObject *owner, struct memory *memory);
-/* Where it lies, unless in the host's memory, which may be written. Gives b, which may be NULL. */
+/* Sets its location, unless it lies in the host's memory, which may be written. Returns b, which may be NULL. */
 struct buffer *buffer_place(struct buffer *b, int device_type, int device_index, uint64_t stream, bool readonly, bool fleeting);
 /* Elements of a shape given as a tuple of ints; -1 with an exception. */
 int64_t buffer_count(PyObject *shape, long dtype);
@@ -181,7 +181,7 @@ PyObject *resolve_writable(PyObject *module, PyObject *object);
 PyObject *resolve_pack(PyObject *module, PyObject *object);
 
 /* ---- work.c: the handle that callers get ---- */
-/* What makes a Work's result: a function, types_wrap(make, model), or it is there. */
+/* How a Work's result is made: by a function, by types_wrap(make, model), or it exists already. */
 enum work_makes { WORK_CALLS, WORK_WRAPS, WORK_GIVES };
 int work_init(PyObject *module);
 /* receives: the result is Received(array, source, tag). */
@@ -204,12 +204,12 @@ PyObject *store_python_end(PyObject *module, PyObject *args);
 
 /* ---- interrupt.c: Ctrl-C while a thread waits in the engine ---- */
 void interrupt_init(void);
-/* Between operations that follow each other without Python: whether a signal's handler has raised. Looks every 50 ms. */
+/* Between operations without Python code in between: whether a signal's handler has raised. Checks every 50 ms. */
 bool interrupt_between(void);
-/* A handler's exception that has come out of Python code, for interrupt_raise_soon(). */
+/* A handler's exception that Python code has raised, for interrupt_raise_soon(). */
 void interrupt_keep(PyObject *error);
-/* What a signal handler raised in the engine is raised when the main thread is in Python code again, unless somebody has taken it
- * before. No GIL. */
+/* A signal handler's exception in the engine is raised when the main thread is in Python code again, unless a caller has fetched
+ * it before. No GIL. */
 void interrupt_raise_soon(void);
 PyObject *interrupt_take(PyObject *module, PyObject *none);
 PyObject *interrupt_runs(PyObject *module, PyObject *none);

@@ -1,4 +1,4 @@
-/* Public header of what compiled XLA programs call, beside acomm.h. */
+/* Public header of the functions that compiled XLA programs call, beside acomm.h. */
 #ifndef ACOMM_XLA_H
 #define ACOMM_XLA_H
 #include "acomm.h"
@@ -11,12 +11,12 @@ enum acomm_xla_field {
     ACOMM_XLA_DTYPE,
     ACOMM_XLA_REDOP,
     ACOMM_XLA_FACTOR,  /* the bits of a double */
-    ACOMM_XLA_ROOT,    /* point to point: the peer; of a permutation who is sent to */
-    ACOMM_XLA_SOURCE,  /* of a permutation: who sends to this rank */
+    ACOMM_XLA_ROOT,    /* point to point: the peer; of a permutation: the target rank */
+    ACOMM_XLA_SOURCE,  /* of a permutation: the source rank */
     ACOMM_XLA_TAG,
     ACOMM_XLA_LAYOUT,
     ACOMM_XLA_GIVES,   /* 1: this rank's operand takes part */
-    ACOMM_XLA_DERIVED, /* 1: of a derivative, which errors say */
+    ACOMM_XLA_DERIVED, /* 1: of a derivative, which errors name */
     ACOMM_XLA_FIELDS
 };
 enum acomm_xla_kind {
@@ -31,9 +31,9 @@ void *acomm_xla_enqueue(void *frame);
 void acomm_xla_report(uintptr_t function);
 void acomm_xla_enqueuer(uintptr_t function);
 
-/* XLA executes programs in few threads, and a call that waits keeps the one it is made in. */
+/* XLA executes programs in few threads, and a waiting call occupies its thread. */
 int64_t acomm_xla_threads(void); /* how many they are; 0: not known yet */
-int64_t acomm_xla_waiting(void); /* calls that keep one now */
+int64_t acomm_xla_waiting(void); /* calls that occupy one now */
 int acomm_xla_inside(int64_t group); /* of these and others, those of a group */
 
 /* 1: jaxlib takes the functions of MPI from this library, see mpi_calls.c. */

@@ -9,16 +9,16 @@
 #include "mpi_names.h"
 #include "xla_ffi.h"
 
-enum { MPI_ERROR = 1, MPI_TEXT = 1024, MPI_ROOM = 1 << 16 }; /* TEXT: the caller's room; ROOM: devices of a clique */
+enum { MPI_ERROR = 1, MPI_TEXT = 1024, MPI_ROOM = 1 << 16 }; /* TEXT: the caller's capacity; ROOM: devices of a clique */
 
 struct mpi_comm {
     int64_t number; /* the handle of its group */
     int rank, size;
-    char *why;      /* it could not be made, and every call says so; else NULL */
+    char *why;      /* it could not be made, and every call returns this text; else NULL */
 };
 
-/* A message that is to be moved. XLA waits for all that it has begun at once, so that they are moved together then: one that is alone
- * is a plain call, which costs less than one that is begun. Where XLA gives up in between, none has been begun. */
+/* A queued message. XLA waits for all its begun messages at once, so they are run together then: a single one is a plain call,
+ * which costs less than an asynchronous one. If XLA stops in between, none has been begun. */
 struct mpi_request {
     struct mpi_comm *comm;
     acomm_call call;
@@ -32,14 +32,14 @@ static _Thread_local char mpi_text[MPI_TEXT];
 static _Thread_local struct mpi_request *mpi_open;
 
 /* Of Python (frameworks/jax/cpu_collectives.py), with the GIL: the number of the group of these devices, this rank being the one
- * of devices[rank]. 0: *text says why not. */
+ * of devices[rank]. 0: *text has the reason. */
 int64_t acomm_mpi_join(int32_t *devices, int size, int rank, char *text);
 
 int mpi_failed(const char *text)
 {
     size_t length = strnlen(text, MPI_TEXT - 1);
     while (length == MPI_TEXT - 1 && length && ((unsigned char)text[length] & 0xc0) == 0x80)
-        length--; /* whole letters */
+        length--; /* complete characters */
     memcpy(mpi_text, text, length);
     mpi_text[length] = 0;
     return MPI_ERROR;
@@ -86,7 +86,7 @@ static bool mpi_is_world(const struct mpi_comm *comm)
     return (intptr_t)comm == MPI_VALUE_COMM_WORLD;
 }
 
-/* Of the world jaxlib asks for its log alone. */
+/* For the world, jaxlib asks only for its log. */
 MPI_EXPORTED int MPIABI_Comm_rank(struct mpi_comm *comm, int *rank)
 {
     return mpi_give(rank, mpi_is_world(comm) ? 0 : comm->rank);
@@ -97,7 +97,7 @@ MPI_EXPORTED int MPIABI_Comm_size(struct mpi_comm *comm, int *size)
     return mpi_give(size, mpi_is_world(comm) ? 1 : comm->size);
 }
 
-/* XLA looks at no code of this one: a communicator that cannot be made says why in each of its calls. */
+/* XLA ignores the code of this one: a communicator that cannot be made returns the reason in each of its calls. */
 MPI_EXPORTED int MPIABI_Comm_split(struct mpi_comm *Py_UNUSED(parent), int color, int key, struct mpi_comm **out)
 {
     static const char unknown[] =
@@ -107,7 +107,7 @@ MPI_EXPORTED int MPIABI_Comm_split(struct mpi_comm *Py_UNUSED(parent), int color
     int32_t *devices = malloc(MPI_ROOM * sizeof *devices);
     *out = comm;
     if (!comm || !devices)
-        abort(); /* there is no way to say it */
+        abort(); /* this call cannot report it */
     comm->rank = key;
     comm->size = mpi_clique_find(color, key, __builtin_return_address(0), devices, MPI_ROOM);
     if (!comm->size)
@@ -188,7 +188,7 @@ static void mpi_forget(void)
     }
 }
 
-/* Why a call cannot be carried; NULL where it can. */
+/* Why a call is not supported; NULL if it is. */
 static const char *mpi_refusal(const struct mpi_comm *comm, int count, const acomm_call *call)
 {
     static const char negative[] =
@@ -202,7 +202,7 @@ static const char *mpi_refusal(const struct mpi_comm *comm, int count, const aco
     return call->dtype < 0 || call->redop < 0 ? "arraycomm does not know this MPI type or operation" : NULL;
 }
 
-/* Runs `call`, and `second`, where there is one, at the same time. */
+/* Runs `call` and, if there is one, `second` at the same time. */
 static int mpi_call(struct mpi_comm *comm, int count, acomm_call *call, acomm_call *second)
 {
     const char *refusal = mpi_refusal(comm, count, call);
@@ -220,7 +220,7 @@ MPI_EXPORTED int MPIABI_Allreduce(const void *in, void *out, int count, intptr_t
     return mpi_call(comm, count, &call, NULL);
 }
 
-/* The second count and type are those of what is given. */
+/* The second count and type are those of the send buffer. */
 MPI_EXPORTED int MPIABI_Allgather(const void *in, int count, intptr_t type, void *out, int Py_UNUSED(counts),
                                   intptr_t Py_UNUSED(types), struct mpi_comm *comm)
 {
@@ -268,8 +268,8 @@ static int mpi_begin(struct mpi_comm *comm, int count, const acomm_call *call, s
     return 0;
 }
 
-/* Moves all that this thread has begun, in the order of the calls: the last one is run, while those before it are under way. All
- * have ended, well or not, before this returns, as they read and write the program's memory. */
+/* Runs all messages that this thread has begun, in the order of the calls: the last one is run, while those before it are under
+ * way. All have ended, with success or failure, before this returns, as they read and write the program's memory. */
 static void mpi_move(void)
 {
     struct mpi_request *open = mpi_open, *last = open;

@@ -1,8 +1,8 @@
-/* XLA makes a communicator by MPI_Comm_split(world, first device, own rank), and calls it on the members only. So neither who the
- * other members are nor how many is said: {0, 1} and {0, 2} look alike to rank 0. They stand in the object that the caller has at
- * hand, a xla::cpu::CpuCliqueKey, which is found as a conservative garbage collector finds objects: the
- * nearest word, in a register or on the stack, that points to an object of this type. The type is known by its run-time type
- * information, the content by color and key. */
+/* XLA makes a communicator by MPI_Comm_split(world, first device, own rank), and calls it on the members only. So the call has
+ * neither the other members nor their number: {0, 1} and {0, 2} are equal calls on rank 0. They are in an object of the caller, a
+ * xla::cpu::CpuCliqueKey, which is found as a conservative garbage collector finds objects: the nearest word, in a register or on
+ * the stack, that points to an object of this type. The type is known by its run-time type information, the content by color and
+ * key. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -35,7 +35,7 @@ static const void *clique_library(uintptr_t address)
     return dladdr((const void *)address, &about) ? about.dli_fbase : NULL;
 }
 
-/* What looks like a pointer may be none: the kernel reads through it, and says so where no memory is. */
+/* A value may only look like a pointer: the kernel reads through it, and returns an error for unmapped memory. */
 static bool clique_read(const struct clique_search *search, uintptr_t address, void *to, size_t bytes)
 {
     for (size_t done = 0, part; done < bytes; done += part) {

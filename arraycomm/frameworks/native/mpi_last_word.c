@@ -1,5 +1,5 @@
-/* When the process that has JAX's coordinator is gone jaxlib ends this one by abort(), in a thread of its own, whatever it does at that
- * time. Who was lost is to be said before: by Python (cpu_collectives.py), which hears of it as soon as jaxlib does. */
+/* When the process with JAX's coordinator has exited, jaxlib ends this one by abort(), in a thread of its own, at any time.
+ * Before that Python (cpu_collectives.py), which is notified as early as jaxlib, must report the lost rank. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -14,7 +14,7 @@ static atomic_bool last_word_said = true;
 
 void acomm_mpi_said(void) { atomic_store(&last_word_said, true); }
 
-/* Threads of Python are none of jaxlib's: what aborts there has other reasons. */
+/* Threads of Python are not jaxlib's: an abort there has other reasons. */
 static void last_word_wait(int signal)
 {
     const struct timespec millisecond = {.tv_nsec = 1000000};

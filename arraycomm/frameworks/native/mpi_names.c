@@ -1,5 +1,5 @@
-/* What MPItrampoline has to find in the library besides the calls that jaxlib makes: the version of its ABI, MPI's constants, and
- * functions that say that they are not there. */
+/* Symbols that MPItrampoline requires in the library besides jaxlib's calls: the version of its ABI, MPI's constants, and
+ * functions that return an error because they are not supported. */
 #include <stdio.h>
 
 #include "acomm_xla.h"

@@ -40,7 +40,7 @@ static int reduce_parts(const int64_t *f, const char *in, void *out)
     return code ? c_api_fail(f[ACOMM_XLA_GROUP], code, &(acomm_failure){0}) : 0;
 }
 
-/* A result that nobody writes is no part of the call. */
+/* A result that no rank writes is no part of the call. */
 static int xla_call_run(const struct xla_frame *frame, const int64_t *f)
 {
     const struct xla_buffer *x = xla_frame_array(&frame->operands), *y = xla_frame_array(&frame->results);
@@ -113,7 +113,7 @@ void *acomm_xla_call(void *opaque)
     const int64_t *fields = xla_frame_fields(frame, &failed);
     if (!fields)
         return failed;
-    bool keeps = !PyGILState_GetThisThreadState(); /* Python's own threads are none of XLA's */
+    bool keeps = !PyGILState_GetThisThreadState(); /* Python's own threads are not XLA's */
     atomic_fetch_add(&waiting, keeps);
     if (!atomic_load_explicit(&threads, memory_order_relaxed))
         ask_threads(frame);

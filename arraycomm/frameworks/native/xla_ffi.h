@@ -120,13 +120,13 @@ struct xla_frame {
     struct xla_attributes attributes;
 };
 
-/* ---- xla_frame.c: what handlers find in a call ---- */
-/* What the handler is to carry out. NULL: nothing, and *answer is what it returns: XLA asks for the version, is at another stage, or the
+/* ---- xla_frame.c: a call's data for handlers ---- */
+/* The handler's operation. NULL: none, and *answer is its return value: XLA asks for the version, is at another stage, or the
  * program is none of this process's, which is an error. */
 const int64_t *xla_frame_fields(const struct xla_frame *frame, xla_error **answer);
 /* The first that is no token, or NULL. */
 const struct xla_buffer *xla_frame_array(const struct xla_values *values);
-/* The error of an operation; takes the text over, NULL: nobody could say it. */
+/* The error of an operation; takes ownership of the text, NULL: there is none. */
 xla_error *xla_frame_failed(const struct xla_frame *frame, char *text);
 /* In xla_call.c: the text for the last call of this thread that failed, of a group by its handle; to be freed, NULL: none can be made.
  * derived: of a derivative. */

@@ -1,4 +1,4 @@
-/* The C API (arraycomm.h): its table, and what of it is Python's. */
+/* The C API (arraycomm.h): its table, and its parts that need Python. */
 #include "c_api.h"
 
 static int group_place(int64_t number, int32_t *rank, int32_t *size)
@@ -11,7 +11,7 @@ static int group_place(int64_t number, int32_t *rank, int32_t *size)
     return 0;
 }
 
-/* Takes the GIL. The Group, to be given to python_answer(); NULL: refused, the GIL is released. */
+/* Acquires the GIL. Returns the Group, to be passed to python_answer(); NULL: refused, the GIL is released. */
 static PyObject *python_ask(int64_t number, PyGILState_STATE *state)
 {
     *state = PyGILState_Ensure();
@@ -37,7 +37,7 @@ static int python_failed(int64_t number)
     return c_api_last.code;
 }
 
-/* Takes what the method returned, and the Group; releases the GIL. out: NULL, or where the handle of a new group goes. */
+/* Takes ownership of the method's result and the Group; releases the GIL. out: NULL, or where the handle of a new group goes. */
 static int python_answer(int64_t number, PyObject *owner, PyObject *result, int64_t *out, PyGILState_STATE state)
 {
     int code = 0;

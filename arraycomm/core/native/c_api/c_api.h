@@ -1,4 +1,4 @@
-/* What the files of the C API (arraycomm.h) share. All of it runs without the GIL, except where it stands. */
+/* What the files of the C API (arraycomm.h) share. All of it runs without the GIL, unless a comment states otherwise. */
 #ifndef NATIVE_C_API_H
 #define NATIVE_C_API_H
 #include "call/call.h"
@@ -9,7 +9,7 @@ enum { C_API_TEXT = 1024 };
 struct error {
     int64_t number;
     int code;
-    bool told;               /* the text is there; it is made on request, because that takes the GIL */
+    bool told;               /* the text is there; it is made on request, because that needs the GIL */
     acomm_failure failure;   /* its code 0: none */
     char text[C_API_TEXT];
 };

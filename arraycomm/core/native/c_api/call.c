@@ -19,7 +19,7 @@ static uint64_t call_total(const struct visit *v, const uint64_t *counts)
     return counts ? sum : v->call.count * (uint64_t)v->handle->size;
 }
 
-/* Elements that this rank gives and gets. */
+/* Elements that this rank sends and receives. */
 static void call_extent(const struct visit *v, uint64_t *in, uint64_t *out)
 {
     const acomm_call *c = &v->call;

@@ -39,7 +39,7 @@ static struct handle *error_hold(void)
     return NULL;
 }
 
-/* The exception by the group's own error path; what that raises (Ctrl-C) is one too. */
+/* The exception from the group's own error path; an exception that it raises (Ctrl-C) is returned too. */
 static PyObject *error_exception(const struct handle *handle)
 {
     PyObject *error = PyObject_CallFunction(handle->shortcut->error, "iK", c_api_last.code,
@@ -71,7 +71,7 @@ void c_api_say_exception(PyObject *error)
     Py_XDECREF(kind);
 }
 
-/* Without Python: where the group is closed, or memory is out. */
+/* Without Python: if the group is closed, or memory is out. */
 static void error_explain_plainly(void)
 {
     const struct handle *h = handle_find(c_api_last.number);

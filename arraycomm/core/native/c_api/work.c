@@ -30,7 +30,7 @@ static void work_link(struct acomm_work *w)
     pthread_mutex_unlock(&h->lock);
 }
 
-/* Takes over how it ended, and gives the engine's handle back. With the lock. */
+/* Copies its result, and frees the engine's handle. With the lock. */
 static void work_settle(struct acomm_work *w, int code)
 {
     const acomm_entries *entries = w->visit.handle->entries;
@@ -138,7 +138,7 @@ void c_api_free(acomm_work *w)
         free(w);
         return;
     }
-    if (code == ACOMM_FORKED) /* the lock may be a thread's that is not here */
+    if (code == ACOMM_FORKED) /* a thread of the parent may hold the lock */
         return;
     struct handle *h = w->visit.handle;
     pthread_mutex_lock(&h->lock);

@@ -16,8 +16,8 @@ enum role {
 
 #define FORMS_MOST 10
 struct form {
-    uint8_t roles[FORMS_MOST];   /* in the order of the signature; ROLES: a parameter that the fast path does not know */
-    uint8_t positional, parameters; /* so many may be given by position, and there are altogether */
+    uint8_t roles[FORMS_MOST];   /* in the order of the signature; ROLES: a parameter unknown to the fast path */
+    uint8_t positional, parameters; /* number of positional parameters, and of all */
 };
 
 /* In shortcut_types.c. Names are interned, as those in every call are. */
@@ -25,7 +25,7 @@ extern PyObject *forms_names[ROLES], *forms_defaults[ROLES];
 /* A dict of the arguments that were given, by name; NULL with an exception. */
 PyObject *forms_parameters(PyObject *const *given);
 
-/* ---- operation.c: what a backend lends for native calls, and the operations under way in it ---- */
+/* ---- operation.c: a backend's entry points for native calls, and the operations under way in it ---- */
 
 /* In the list of its shortcut while it is under way. */
 struct flight_entry;
@@ -39,28 +39,29 @@ struct shortcut {
     PyObject *error;               /* error(code, address of an acomm_failure) -> exception */
     struct operation_links under_way; /* latest first; the list holds a reference to each */
     int calling;                   /* threads between the check that the group is open and their return from the engine */
-    struct handle *handle;         /* NULL: nobody has asked for the number */
+    struct handle *handle;         /* NULL: its number has not been requested */
     int64_t number;
 };
 
 int operation_init(PyObject *module);
 bool operation_check(PyObject *object);
-/* The handle of an operation that was started; takes `op`. The owners keep its memory, NULL: none. Gives `op` back and
- * returns NULL with an exception when memory is out. */
+/* The handle of a started operation; owns `op`. The owners keep its memory, NULL: none. NULL with an exception when memory is
+ * out, and `op` is freed. */
 PyObject *operation_new(struct shortcut *s, acomm_op *op, PyObject *first, PyObject *second);
-/* The flight recorder has an entry for it, which ends when the program learns of the end. Takes the entry over. */
+/* The flight recorder has an entry for it, which ends when the program learns of the end. Takes ownership of the entry. */
 void operation_record(PyObject *self, struct flight_entry *entry);
-/* Waits until it has ended, for `timeout` seconds at most; None, NULL: without a limit. -1 with an exception, a TimeoutError where it goes on. */
+/* Waits until it has ended, for `timeout` seconds at most; None, NULL: without a limit. -1 with an exception, a TimeoutError if
+ * it is still under way. */
 int operation_await(PyObject *self, PyObject *timeout);
-/* Whether it has ended, well or not. */
+/* Whether it has ended, with success or failure. */
 bool operation_done(PyObject *self);
 /* After the end of a receive. */
 void operation_source(PyObject *self, int *rank, int64_t *tag, uint64_t *bytes);
 /* The argument of wait(timeout=None) and its like, borrowed; false with an exception. */
 bool operation_argument(const char *method, PyObject *const *args, Py_ssize_t nargs, PyObject *names, PyObject **timeout);
-/* The engine has ended all operations: takes over how, and gives their handles back. */
+/* The engine has ended all operations: copies their results, and frees their handles. */
 void operation_end_all(struct shortcut *s);
-/* Lets go of a few that have ended and that nobody asks for any more. */
+/* Drops a few that have ended and have no other reference. */
 void operation_reap(struct shortcut *s);
 /* For the collector. */
 void operation_forget_all(struct shortcut *s);
@@ -72,7 +73,7 @@ struct shortcut_base { /* Shortcuts */
     PyObject_HEAD
     PyObject *shortcut; /* a Shortcut, or anything else: none */
     PyObject *batch;    /* a list: messages are begun, and their Works listed here; anything else: none */
-    PyObject *flight;   /* a Flight, where it is the group's only watcher (core/diagnostics/watch.py); anything else: none */
+    PyObject *flight;   /* a Flight, if it is the group's only watcher (core/diagnostics/watch.py); anything else: none */
     int row;            /* the group's on the flight's board */
     long long count;    /* of watched collectives */
 };
@@ -82,7 +83,7 @@ typedef PyObject *(*vector_call)(PyObject *self, PyObject *const *args, size_t n
 struct shortcut_method { /* ShortcutMethod */
     PyObject_HEAD
     vector_call call;
-    PyObject *function; /* the slow path; NULL: what would take it gives NotImplemented, and nothing has been sent */
+    PyObject *function; /* the slow path; NULL: calls for it return NotImplemented, and nothing has been sent */
     struct form form;
     int kind;
     bool begins;        /* returns a Work at once */
@@ -94,8 +95,8 @@ PyObject *shortcut_slow(const struct shortcut_method *m, PyObject *const *args, 
 /* The method's call, by vectorcall. */
 PyObject *shortcut_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 
-/* ---- handle.c: groups by number, for native callers, who come from threads without the GIL and know a group by nothing else: the C API
- * (c_api.c). A number is never used again, so a call of a closed group is an error, not a crash. ---- */
+/* ---- handle.c: the group handle table, for native callers from threads without the GIL, which know a group only by its number:
+ * the C API (c_api.c). A number is never used again, so a call of a closed group is an error, not a crash. ---- */
 
 struct acomm_work;
 struct handle {
@@ -112,9 +113,9 @@ struct handle {
 
 /* The number of the shortcut's group, from 1: the same one each time. -1 with an exception. */
 int64_t handle_open(struct shortcut *shortcut, PyObject *owner);
-/* The engine has ended their operations: waits until they are out. */
+/* The engine has ended their operations: waits until no caller is inside. */
 void handle_end(struct handle *handle);
-/* In c_api/work.c: takes over how the operations under way have ended, and gives them back. */
+/* In c_api/work.c: copies the results of the operations under way, and frees them. */
 void c_api_settle(struct handle *handle);
 
 /* ---- no GIL ---- */
@@ -128,6 +129,6 @@ void handle_leave(struct handle *handle);
 extern const acomm_api c_api;
 /* With the GIL: the exception for the last call of this thread that failed; None where its group is closed, NULL: none can be made. */
 PyObject *c_api_exception(void);
-/* The call of this thread has failed elsewhere; returns the code. failure: its code 0: none. */
+/* Records that this thread's call has failed elsewhere; returns the code. failure: its code 0: none. */
 int c_api_fail(int64_t number, int code, const acomm_failure *failure);
 #endif

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* Few and small, and never freed: a program that knows one's number may outlive its group. */
+/* Few and small, and never freed: a program may use a number after its group has ended. */
 enum { CHUNK = 256 };
 static struct chunk { struct handle *handles[CHUNK]; struct chunk *_Atomic next; } first;
 static struct chunk *last = &first;
@@ -50,7 +50,7 @@ int64_t handle_open(struct shortcut *s, PyObject *owner)
     return s->number;
 }
 
-/* What callers still do is to make their errors, with the GIL. */
+/* Callers inside only make their errors, with the GIL. */
 void handle_end(struct handle *handle)
 {
     atomic_store(&handle->ending, true); /* before the load: a thread that waits for an operation does both in the other order */

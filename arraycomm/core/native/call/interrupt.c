@@ -1,4 +1,4 @@
-/* Ctrl-C while a thread waits in the engine without the GIL: the engine asks here now and then. */
+/* Ctrl-C while a thread waits in the engine without the GIL: the engine calls this now and then. */
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,8 +14,8 @@ static _Thread_local int calls; /* of this thread, which a close would wait for:
 
 static int check_signals(void)
 {
-    /* Signal handlers run in the main thread. Another one may be in the engine when the interpreter has ended, and must not
-     * ask for its lock any more. */
+    /* Signal handlers run in the main thread. Another thread may be in the engine when the interpreter has ended, and must not
+     * acquire its lock any more. */
     if (syscall(SYS_gettid) != getpid())
         return 0;
     PyGILState_STATE state = PyGILState_Ensure();

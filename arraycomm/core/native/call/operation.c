@@ -1,5 +1,5 @@
-/* An operation under way in the engine: the handle, the memory that it uses, and how it ended. It fulfils
- * arraycomm.core.interface.backend.Work for backends that lend their entry points. */
+/* An operation under way in the engine: the handle, the memory that it uses, and how it ended. It implements
+ * arraycomm.core.interface.backend.Work for backends with native entry points. */
 #include "call.h"
 #include "flight/flight.h"
 #include <math.h>
@@ -11,16 +11,16 @@ struct operation {
     PyObject_HEAD
     struct operation_links links;
     struct shortcut *shortcut;
-    acomm_op *op;          /* NULL once given back */
+    acomm_op *op;          /* NULL once freed */
     int waiters;           /* threads that are in the engine with `op` */
     bool ended;
     int code, source;      /* from here on valid once ended */
     int64_t tag;
     uint64_t bytes;
-    acomm_failure *failure; /* NULL: ended well */
+    acomm_failure *failure; /* NULL: success */
     PyObject *error;        /* made when first raised */
     PyObject *owners[2];
-    struct flight_entry entry; /* without a flight: nobody records it */
+    struct flight_entry entry; /* without a flight: it is not recorded */
 };
 static PyTypeObject *operation_type;
 
@@ -81,7 +81,7 @@ void operation_record(PyObject *self, struct flight_entry *entry)
         tell_end(o);
 }
 
-/* Takes over how it ended. Nothing here runs Python code before all is consistent. */
+/* Copies its result. No Python code runs here before all is consistent. */
 static void settle(struct operation *o, int code)
 {
     const acomm_entries *entries = o->shortcut->entries;
@@ -148,7 +148,7 @@ static bool interrupted(struct operation *o)
     return !error;
 }
 
-/* 0 when it has ended well, 1 when it has not within `ns` (below 0: no limit), -1 with an exception. */
+/* 0 when it has succeeded, 1 when it has not ended within `ns` (below 0: no limit), -1 with an exception. */
 static int operation_wait(PyObject *self, int64_t ns)
 {
     struct operation *o = (struct operation *)self;
@@ -191,7 +191,7 @@ void operation_source(PyObject *self, int *rank, int64_t *tag, uint64_t *bytes)
 
 void operation_reap(struct shortcut *s)
 {
-    for (int i = 0; i < 2; i++) { /* one comes, at most two go: the list cannot grow with what is forgotten */
+    for (int i = 0; i < 2; i++) { /* one is added, at most two are removed: dropped operations cannot make the list grow */
         struct operation_links *oldest = s->under_way.prev;
         struct operation *o = of_links(oldest);
         if (oldest == &s->under_way || Py_REFCNT((PyObject *)o) > 1 || !at_end(o))
@@ -204,7 +204,7 @@ void operation_reap(struct shortcut *s)
 
 void operation_end_all(struct shortcut *s)
 {
-    while (s->calling) { /* those threads are about to return from the engine, and may add to the list */
+    while (s->calling) { /* those threads will return from the engine soon, and may add to the list */
         Py_BEGIN_ALLOW_THREADS
         sched_yield();
         Py_END_ALLOW_THREADS
@@ -212,7 +212,7 @@ void operation_end_all(struct shortcut *s)
     while (s->under_way.next != &s->under_way) {
         struct operation *o = of_links(s->under_way.next);
         Py_INCREF((PyObject *)o);
-        o->waiters = 0; /* nobody is in the engine any more */
+        o->waiters = 0; /* no thread is in the engine any more */
         settle(o, s->entries->wait(o->op, -1));
         Py_DECREF((PyObject *)o);
     }
@@ -350,7 +350,7 @@ static int operation_clear(PyObject *self)
     return 0;
 }
 
-/* Under way only where the group was dropped without being closed: the engine may still use the memory, so it stays. */
+/* Under way only if the group was dropped without a close: the engine may still use the memory, so it stays. */
 static void operation_dealloc(PyObject *self)
 {
     struct operation *o = (struct operation *)self;

@@ -1,9 +1,8 @@
 /* The fast path from arrays to the engine: a plain operation in one native call.
  *
- * It takes packed host arrays in the plain forms (call.h), and declines everything else by returning NotImplemented: then
- * the method's Python code takes the slow path, which is the reference, handles the rest and explains what is wrong. Ranks
- * may take different paths in one call; the engine does not see it. The backend lends the entry points as an address, so nothing
- * here knows it. */
+ * It takes packed host arrays in the plain forms (call.h), and declines everything else by returning NotImplemented: then the
+ * method's Python code takes the slow path, which is the reference, handles the rest and explains what is wrong. Ranks may take
+ * different paths in one call; the engine sees no difference. The backend passes its entry points as an address. */
 #include "call.h"
 #include "flight/flight.h"
 
@@ -14,12 +13,12 @@ struct trip {
     struct shortcut *s;
     const acomm_operation *about;
     PyObject **given;
-    PyObject *model;       /* the array that tells shape, dtype and library; borrowed */
+    PyObject *model;       /* the array that determines shape, dtype and library; borrowed */
     bool gives, gets;      /* this rank */
     bool begins;           /* it returns a Work at once */
-    PyObject *owners[2];   /* of the memory that takes part then; borrowed */
+    PyObject *owners[2];   /* of the memory in use then; borrowed */
     int array;             /* how it is divided, from the model to the result */
-    const struct view *view; /* of the model, until anybody else may run; NULL: there is none */
+    const struct view *view; /* of the model, until other threads may run; NULL: there is none */
     struct flight *flight;
     int row;
     acomm_call call;
@@ -51,7 +50,7 @@ static bool forms_take(PyObject **given, int role, PyObject *value)
     return true;
 }
 
-/* Sorts the arguments of a call by role; NULL where not given, or None, which means the same but as a tag. False: they are not
+/* Sorts the arguments of a call by role; NULL if not given, or if None, which means the same except as a tag. False: they are not
  * those of the plain form. */
 static bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject **given)
 {
@@ -94,7 +93,7 @@ static bool read_timeout(PyObject *value, int64_t *ns)
         return true;
     double seconds = PyFloat_CheckExact(value) ? PyFloat_AsDouble(value) : -1;
     *ns = (int64_t)(seconds * 1e9);
-    return seconds >= 0 && seconds < 4e9; /* what is odd is the slow path's to judge */
+    return seconds >= 0 && seconds < 4e9; /* unusual values are for the slow path */
 }
 
 static bool read_op(PyObject *op, int32_t *redop)
@@ -110,7 +109,7 @@ static bool read_op(PyObject *op, int32_t *redop)
     return *redop >= 0;
 }
 
-/* False, with an exception where it is no refusal. */
+/* False; with an exception, unless it is a refusal. */
 static bool read_numbers(struct trip *t)
 {
     acomm_call *c = &t->call;
@@ -125,7 +124,7 @@ static bool read_numbers(struct trip *t)
 
 /* ---- shapes ---- */
 
-/* The shape of what comes of x where arrays are divided so (operations.def); returns the number of dimensions. */
+/* The shape of x's result if arrays are divided so (operations.def); returns the number of dimensions. */
 static int forms_shape(int array, const struct view *x, int size, int64_t *lengths)
 {
     for (int i = 0; i < x->ndim; i++)
@@ -206,7 +205,7 @@ static PyObject *shortcut_begin(struct trip *t)
     acomm_failure failure;
     failure.code = 0;
     operation_reap(s);
-    acomm_group *group = s->group; /* after what may have run Python code, which may have closed it */
+    acomm_group *group = s->group; /* after calls that may have run Python code, which may have closed it */
     if (!group)
         return declined();
     s->calling++;
@@ -225,7 +224,7 @@ static void release_lock(void *lock)
     *(PyThreadState **)lock = PyEval_SaveThread();
 }
 
-/* None when it went well, or the Operation that was begun; NotImplemented, or NULL with an exception. */
+/* None on success, or the begun Operation; NotImplemented, or NULL with an exception. */
 static PyObject *shortcut_run(struct trip *t)
 {
     int code;
@@ -272,7 +271,7 @@ static PyObject *shortcut_carry_out(struct trip *t)
     return done;
 }
 
-/* What the method gives: the array, or where it came from too. */
+/* The method's result: the array, or the array with its source and tag. */
 static PyObject *made(const struct trip *t, enum work_makes makes, PyObject *make)
 {
     PyObject *both[] = {make, t->model}, *array = makes == WORK_WRAPS ? types_wrap(NULL, both, 2) : Py_NewRef(make);
@@ -281,7 +280,7 @@ static PyObject *made(const struct trip *t, enum work_makes makes, PyObject *mak
     return work_received(array, t->call.root, t->call.tag);
 }
 
-/* Runs, and gives what `make` becomes; or the Work that will. */
+/* Runs, and returns the result of `make`; or a Work for it. */
 static PyObject *shortcut_answer(struct trip *t, enum work_makes makes, PyObject *make)
 {
     PyObject *done = shortcut_carry_out(t), *result;
@@ -313,14 +312,14 @@ static PyObject *into_new(struct trip *t, const struct view *view)
     return result;
 }
 
-/* What begins now ends later: the array's memory must be held. */
+/* An asynchronous call ends later: it must hold the array's memory. */
 static int open_view(const struct trip *t, struct view *view, PyObject *array)
 {
     return view_open(view, array, t->begins ? VIEW_HOST : VIEW_BORROW);
 }
 
-/* What is not in host memory, no array, or of a dtype that can be moved only: forgotten, as the slow path finds out again, and
- * explains. An exception with a traceback was raised by Python code, a signal's handler for example, not by refuse(). */
+/* Arrays outside host memory, other objects, and dtypes without reductions: clears the error, the slow path repeats and explains
+ * it. An exception with a traceback was raised by Python code, a signal's handler for example, not by refuse(). */
 static bool refused(void)
 {
     PyObject *type, *value, *traceback;
@@ -433,7 +432,7 @@ static __attribute__((noinline)) PyObject *take(PyObject *self, const struct sho
 
 /* ---- the call ---- */
 
-/* NotImplemented: it is the slow path's. */
+/* NotImplemented: for the slow path. */
 static PyObject *short_way(const struct shortcut_method *m, struct shortcut_base *base, PyObject **given)
 {
     bool message = acomm_operations[m->kind].array == ACOMM_MESSAGE, batched = message && base->batch && PyList_Check(base->batch);

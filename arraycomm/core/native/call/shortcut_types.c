@@ -1,4 +1,4 @@
-/* The types behind the fast path: Group's base class and methods, and what a backend lends (shortcut.c takes the calls).
+/* The types behind the fast path: Group's base class and methods, and a backend's entry points (shortcut.c handles the calls).
  *
  *     class Group(Shortcuts):
  *         @shortcut                       ShortcutMethod(kind, names, positional, function, begins, watched)
@@ -70,7 +70,7 @@ static PyObject *shortcut_close(PyObject *self, PyObject *Py_UNUSED(none))
     struct shortcut *s = (struct shortcut *)self;
     s->group = NULL;
     if (s->handle)
-        atomic_store(&s->handle->group, NULL); /* no new callers come in */
+        atomic_store(&s->handle->group, NULL); /* no new callers enter */
     return Py_NewRef(Py_None);
 }
 
@@ -190,7 +190,7 @@ static int forms_init(void)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* From the names of a method's parameters, as many of which may be given by position. -1 with an exception. */
+/* From the names of a method's parameters, and the number of positional ones. -1 with an exception. */
 static int forms_read(PyObject *names, int positional, struct form *form)
 {
     Py_ssize_t parameters = PyTuple_Size(names);
@@ -239,7 +239,7 @@ PyObject *shortcut_slow(const struct shortcut_method *m, PyObject *const *args, 
     return result;
 }
 
-/* Only for callers that do not know vectorcall. */
+/* Only for callers without vectorcall. */
 static PyObject *call_by_tuple(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *function = ((struct shortcut_method *)self)->function;

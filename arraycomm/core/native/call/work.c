@@ -26,7 +26,7 @@ PyObject *work_new(PyObject *pending, enum work_makes makes, PyObject *make, PyO
     return (PyObject *)w;
 }
 
-/* ---- what a receive gives: arraycomm.core.group.work.Received, a named tuple ---- */
+/* ---- a receive's result: arraycomm.core.group.work.Received, a named tuple ---- */
 
 /* By tuple.__new__: the class, called from Python, takes several times as long. */
 PyObject *work_received(PyObject *array, int source, int64_t tag)

@@ -18,7 +18,7 @@ struct board {
     uint64_t places;          /* of records */
     int classes, buckets;
     uint64_t last;            /* number of the newest record */
-    uint64_t *open;           /* by place: the number of the operation under way that has it; 0: none */
+    uint64_t *open;           /* by slot: the number of the operation under way in it; 0: none */
     struct known_link peers[LINKS];
 };
 
@@ -80,7 +80,7 @@ static bool has_place(const struct flight_entry *e)
     return !e->flight->left && flight_board_of(e)->open[e->number % flight_board_of(e)->places] == e->number;
 }
 
-/* The next place that no operation under way has; if they have all of them, the next one. */
+/* The next slot without an operation under way; if all are in use, the next one. */
 static void take_place(struct flight_entry *e)
 {
     struct board *b = flight_board_of(e);
@@ -220,7 +220,7 @@ static void flight_board_dealloc(PyObject *self)
     native_dealloc(self);
 }
 
-/* The board is another process's now, and locks of the teller's may be held by threads that are not here. */
+/* The board belongs to the parent process now, and threads that exist only there may hold the teller's locks. */
 static PyObject *flight_board_leave(PyObject *self, PyObject *Py_UNUSED(none))
 {
     ((struct flight *)self)->left = true;

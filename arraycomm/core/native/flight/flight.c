@@ -5,9 +5,9 @@
 #include <unistd.h>
 #include "base/clock.h"
 
-#define ASKED (1u << 31) /* in the kind of an operation: this place is taken */
+#define ASKED (1u << 31) /* in the kind of an operation: this entry is in use */
 
-/* ---- what calls Python ---- */
+/* ---- calls of Python ---- */
 
 PyObject *flight_answer(PyObject *answer, PyObject *about)
 {

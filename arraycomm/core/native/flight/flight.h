@@ -1,6 +1,6 @@
-/* The flight recorder: what a rank's groups do. An operation is recorded here once, and written in one of two places: on the board
- * that the debug page reads (flight/board.c), or in a list for a trace's file (flight/trace.c). Operations that take the fast path
- * are recorded from there, all others by Python (flight/python.c).
+/* The flight recorder: the operations of a rank's groups. An operation is recorded here once, and written in one of two places:
+ * on the board that the debug page reads (flight/board.c), or in a list for a trace's file (flight/trace.c). Operations that take
+ * the fast path are recorded from there, all others by Python (flight/python.c).
  * Everything under the GIL: each function is one step for other threads, except where it says that it calls Python. */
 #ifndef NATIVE_FLIGHT_H
 #define NATIVE_FLIGHT_H
@@ -8,33 +8,33 @@
 
 enum flight_state { FLIGHT_RUNNING, FLIGHT_ASYNCHRONOUS, FLIGHT_DONE, FLIGHT_FAILED };
 
-/* What operations of one kind have in common. `told`: what stands for it, of the teller. */
+/* The common data of operations of one kind. `told`: the teller's object for it. */
 #define FLIGHT_DIMS 6
 struct flight_kind {
     int64_t lengths[FLIGHT_DIMS], tag;
     int32_t operation, ndim, dtype, root, redop;
-    uint32_t given; /* a bit for each role that tells something */
+    uint32_t given; /* a bit for each role with information */
     PyObject *told;
 };
-#define FLIGHT_KINDS 256 /* remembered; more are asked for again */
+#define FLIGHT_KINDS 256 /* cached; further ones are requested each time */
 
-struct flight_group { uint64_t begun, ended, bytes; }; /* collectives: the last that began and that ended; bytes given */
+struct flight_group { uint64_t begun, ended, bytes; }; /* collectives: the last begun and the last ended; bytes sent */
 struct flight_entry;
 struct flight_writer { /* all but the last may be NULL */
     void (*begin)(struct flight_entry *entry);
     void (*mark)(struct flight_entry *entry, enum flight_state state);
     void (*drop)(struct flight_entry *entry);
-    /* text: what the teller gave for the error, or NULL. Afterwards the entry is nobody's. May call Python at its end. */
+    /* text: the teller's object for the error, or NULL. Afterwards the entry has no owner. May call Python at its end. */
     void (*end)(struct flight_entry *entry, uint64_t now, PyObject *error, PyObject *text);
 };
 
-/* What all begin with. */
+/* The common first members. */
 struct flight {
     PyObject_HEAD
     const struct flight_writer *writer;
-    PyObject *teller; /* kind(operation, parameters) and error(exception) -> what stands for them; NULL: cleared */
+    PyObject *teller; /* kind(operation, parameters) and error(exception) -> objects that describe them; NULL: cleared */
     struct flight_group *groups; /* by row */
-    bool left;        /* in a child of the rank: nothing is written any more */
+    bool left;        /* in a forked child: nothing is written any more */
     struct flight_kind kinds[FLIGHT_KINDS];
 };
 
@@ -50,10 +50,10 @@ struct flight_entry {
 int flight_init(PyObject *module);
 bool flight_check(PyObject *object);
 /* Begins the entry of a call on the fast path; the entry has its row. view: of the array, NULL: none. Calls Python for a kind of
- * operations that is not remembered; false with an exception that no operation may swallow. */
+ * operations that is not cached; false with an exception that no operation may discard. */
 bool flight_record(struct flight *flight, struct flight_entry *entry, const acomm_call *call, bool begins,
                    const struct view *view, PyObject *const *given);
-/* Takes entry->kind over. */
+/* Takes ownership of entry->kind. */
 void flight_begin(struct flight *flight, struct flight_entry *entry);
 /* RUNNING or ASYNCHRONOUS. Nothing where it has ended. */
 void flight_mark(struct flight_entry *entry, enum flight_state state);
@@ -72,9 +72,9 @@ static inline bool flight_collective(const struct flight_entry *entry)
 {
     return entry->operation < ACOMM_KINDS && acomm_operations[entry->operation].array != ACOMM_MESSAGE;
 }
-/* The answer, or NULL where asking failed, which is reported: an operation goes on, recorded or not. */
+/* The answer, or NULL if the call failed, which is reported: an operation continues, recorded or not. */
 PyObject *flight_answer(PyObject *answer, PyObject *about);
-/* What the types of both writers do. */
+/* Functions of both writers' types. */
 int flight_traverse(PyObject *self, visitproc visit, void *arg);
 int flight_clear(PyObject *self);
 PyObject *flight_begin_method(PyObject *self, PyObject *args);

@@ -1,4 +1,4 @@
-/* What the flight recorder's types have in common, and FlightEntry for operations that take the slow path. */
+/* Common parts of the flight recorder's types, and FlightEntry for operations that take the slow path. */
 #include "flight.h"
 
 static PyTypeObject *board_type, *trace_type, *entry_type;
@@ -24,7 +24,7 @@ int flight_clear(PyObject *self)
     return 0;
 }
 
-/* ---- FlightEntry: an operation that Python tells of ---- */
+/* ---- FlightEntry: an operation that Python records ---- */
 
 struct entry {
     PyObject_HEAD

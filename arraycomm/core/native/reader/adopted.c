@@ -1,6 +1,6 @@
 /* Memory of another allocator in a Buffer. Memory of devices is freed by a thread of its own, because cudaFree waits for the
- * whole device: the last reference may be dropped in a garbage collection, while locks are held, and an operation that hangs on the
- * device can only be ended by the thread that watches it. */
+ * whole device: the last reference may be dropped in a garbage collection, while locks are held, and only the thread that watches
+ * it can end an operation that hangs on the device. */
 #include "native.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +17,7 @@ static struct {
     int (*_Atomic apart)(int *mode);
 } waiting = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-enum { THREAD_LOCAL = 1 }; /* cudaStreamCaptureModeThreadLocal: else to free memory ends a capture that another thread has begun */
+enum { THREAD_LOCAL = 1 }; /* cudaStreamCaptureModeThreadLocal: otherwise freeing memory ends a capture of another thread */
 
 static void give(struct memory *memory)
 {
@@ -73,7 +73,7 @@ bool adopted_release(struct memory *memory)
     return running;
 }
 
-/* give_back(): returns when all memory that was taken over until now has been given back. */
+/* give_back(): returns when all memory adopted until now has been freed. */
 PyObject *adopted_give_back(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     Py_BEGIN_ALLOW_THREADS
@@ -109,9 +109,9 @@ static PyObject *adopted_refuse(void (*release)(void *), void *context)
     return NULL;
 }
 
-/* adopt(shape, dtype, address, release, context[, device type, device index, stream[, enter, apart]]): memory that somebody else
- * made, as if allocate() had; `release` is the address of a function void (void *) that gives it back, called with `context`
- * when nothing refers to it any more, or at once where this raises. enter, apart: those of cudaSetDevice() and
+/* adopt(shape, dtype, address, release, context[, device type, device index, stream[, enter, apart]]): memory of another
+ * allocator, as if from allocate(); `release` is the address of a function void (void *) that gives it back, called with
+ * `context` when nothing refers to it any more, or at once where this raises. enter, apart: those of cudaSetDevice() and
  * cudaThreadExchangeStreamCaptureMode(), where giving back waits for the device: all are called in a thread for such. */
 PyObject *adopted_adopt(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -128,7 +128,7 @@ PyObject *adopted_adopt(PyObject *Py_UNUSED(module), PyObject *args)
                                                             (void *)(uintptr_t)context);
     if (!memory && count >= 0)
         PyErr_NoMemory();
-    if (!memory) /* what waits for a device cannot be given back here, with the interpreter's lock held */
+    if (!memory) /* memory that waits for a device cannot be freed here, with the GIL held */
         return enter ? NULL : adopted_refuse(back, (void *)(uintptr_t)context);
     memory->enter = (int (*)(int))(uintptr_t)enter;
     if (enter)

@@ -1,5 +1,5 @@
-/* The type Buffer: what a backend sees of an array. Plain numbers, so that making one costs little. It takes no part in
- * garbage collection: it points to an array, and arrays do not point to it. And the memory of results, which Buffers share. */
+/* The type Buffer: a backend's view of an array. Plain numbers, so that making one costs little. It takes no part in garbage
+ * collection: it points to an array, and arrays do not point to it. And the memory of results, which Buffers share. */
 #include "native.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,7 +11,7 @@
 
 /* ---- memory: aligned, of the host. Small blocks come from malloc; large ones are mapped, and a few of them are kept
  * when freed: touching fresh pages costs more than reducing into them (0.25 us per 4 KiB page).
- * What is kept is marked MADV_FREE, so the kernel takes it back as soon as memory is short. ---- */
+ * Kept blocks are marked MADV_FREE, so the kernel reclaims them as soon as memory is short. ---- */
 
 #define ALIGNMENT 64
 #define MAPPED_BYTES (128u << 10) /* from here on blocks are mapped and kept */
@@ -40,7 +40,7 @@ static struct memory *take_block(int index)
     return memory;
 }
 
-/* A kept block of at least `bytes`, at most a quarter larger. trylock: after a fork the lock may be held by nobody. */
+/* A kept block of at least `bytes`, at most a quarter larger. trylock: after a fork the lock's holder may not exist. */
 static struct memory *reuse(size_t bytes)
 {
     struct memory *found = NULL;
@@ -111,8 +111,8 @@ static struct memory *map_block(size_t bytes)
     return memory;
 }
 
-/* The record lies in the cache line before its data. Aligned by hand: malloc keeps what is freed at hand for the next call,
- * aligned_alloc does not (glibc 2.36: 0.1 us more). */
+/* The record lies in the cache line before its data. Aligned by hand: malloc caches freed blocks for the next call, aligned_alloc
+ * does not (glibc 2.36: 0.1 us more). */
 static struct memory *small_block(size_t bytes)
 {
     _Static_assert(sizeof(struct memory) <= ALIGNMENT, "the record fits its line");

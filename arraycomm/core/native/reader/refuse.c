@@ -1,4 +1,4 @@
-/* Calls of arraycomm.core.arrays.arrays, which has what is rare: explanations of errors, and other libraries' importers. */
+/* Calls of arraycomm.core.arrays.arrays, which has the rare cases: explanations of errors, and other libraries' importers. */
 #include "native.h"
 
 PyObject *refuse_call(const char *function, PyObject *first, PyObject *second)

@@ -90,7 +90,7 @@ static void pack_copy(const struct view *view, int64_t count, char *out)
 
 /* ---- Buffers ---- */
 
-/* Takes nothing from the view; the caller closes it. */
+/* Takes no reference of the view; the caller closes it. */
 static struct buffer *plain(const struct view *view, int64_t count)
 {
     PyObject *shape = buffer_shape(view->ndim, view->shape);

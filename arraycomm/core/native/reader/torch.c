@@ -1,10 +1,10 @@
-/* What torch's exporters do not show: that a tensor stands for its conjugate or negative, which torch computes lazily by bits of
- * it, and that its elements have fewer than eight bits. And what they do not show as fast.
+/* Properties that torch's exporters do not show: that a tensor is a lazy conjugate or negative of its memory, marked by bits of
+ * the tensor, and that its elements have fewer than eight bits. And properties that they show more slowly.
  *
- * Functions of libtorch_cpu are called with what C++ extensions of torch find in a tensor's object (THPVariable_Unpack, which is
- * inline), if a trial shows that what is found there is the tensor:
- * - is_neg() and is_conj(), which it exports but promises nothing about: a method takes 65 ns, most of them to release the GIL;
- * - those of its stable C interface (torch/csrc/inductor/aoti_torch/c/shim.h): 10 ns instead of the 40 of DLPack's exchange API. */
+ * Functions of libtorch_cpu are called with the at::Tensor in a tensor's object, as in C++ extensions of torch
+ * (THPVariable_Unpack, which is inline), if a trial shows that the tensor is there:
+ * - is_neg() and is_conj(), which it exports without a stability promise: a method takes 65 ns, most of them to release the GIL;
+ * - those of its stable C interface (torch/csrc/inductor/aoti_torch/c/shim.h): 10 ns, not the 40 of DLPack's exchange API. */
 #include "native.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ typedef bool (*question)(tensor_handle tensor);
 typedef int (*reader)(tensor_handle tensor, void *out); /* 0, or it has failed */
 static PyObject *name_of_is_neg, *name_of_is_conj, *name_of_dtype;
 static bool looked;
-static question is_neg, is_conj; /* NULL: the methods are asked */
+static question is_neg, is_conj; /* NULL: the methods are called */
 
 enum field { LAYOUT, DEVICE, DTYPE, NDIM, SHAPE, STRIDES, DATA, FIELDS };
 static const char *const field_names[FIELDS] = {"layout", "device_type", "dtype", "dim", "sizes", "strides", "data_ptr"};
@@ -73,7 +73,7 @@ static int dtype_of_torch(int32_t number)
     return dtype;
 }
 
-/* Only a strided one on the host is asked for the rest: the others' have none, and torch would write of it to stderr. */
+/* The rest is read only from a strided tensor on the host: others do not have it, and torch would warn on stderr. */
 static bool torch_read_fields(struct view *view, tensor_handle tensor)
 {
     int32_t layout, device, dtype;
@@ -93,7 +93,7 @@ static bool torch_read_fields(struct view *view, tensor_handle tensor)
     return true;
 }
 
-/* Whether the functions answer as the methods do. */
+/* Whether the functions return the same as the methods. */
 static bool try_on(PyObject *tensor)
 {
     PyObject *number = PyObject_GetAttrString(tensor, "_cdata");

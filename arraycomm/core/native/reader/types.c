@@ -30,8 +30,8 @@ const struct dtype_row dtype_rows[ACOMM_DTYPES] = {
     ROW(ACOMM_FLOAT8_E8M0FNU, "float8_e8m0fnu", 1, DL_FLOAT8_E8M0FNU, NULL),
 };
 
-/* NumPy's own dtype objects. Arrays bring others too (unpickled, with metadata, longlong), as many as they please: those are read
- * each time, and nothing is kept of them. */
+/* NumPy's own dtype objects. Arrays may have any number of other ones (unpickled, with metadata, longlong): those are read each
+ * time, and not cached. */
 static PyObject *descrs[ACOMM_DTYPES];
 
 int dtype_of_dlpack(struct dl_dtype dl)
@@ -50,7 +50,7 @@ static int of_label(const char *label)
     return -1;
 }
 
-/* Letters whose size depends on the platform ('l', 'n') are understood by their kind and the item's size. */
+/* Letters whose size depends on the platform ('l', 'n') are decoded by their kind and the item's size. */
 static int code_of_letter(const char *letter)
 {
     if (letter[0] == 'Z')
@@ -117,7 +117,7 @@ PyObject *dtype_descr(int dtype)
 
 #define TYPES 64
 
-/* Types seen so far; each is kept alive, so that its address means it. A program has few array types. */
+/* Types seen so far; each is kept alive, so that its address identifies it. A program has few array types. */
 static struct view_type types[TYPES];
 static int types_known;
 
@@ -192,7 +192,7 @@ static struct view_type classify(PyTypeObject *type)
 
 const struct view_type *view_type(PyObject *object)
 {
-    static _Thread_local struct view_type stranger; /* once the table is full; of each thread, as others may come in between */
+    static _Thread_local struct view_type stranger; /* once the table is full; per thread, as other threads may run in between */
     PyTypeObject *type = Py_TYPE(object);
     for (int i = 0; i < types_known; i++)
         if (types[i].type == type)

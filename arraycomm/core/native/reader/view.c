@@ -95,7 +95,7 @@ static int open_own(struct view *view, const struct buffer *b)
     return 0;
 }
 
-/* Whether the exporter gave a shape, and one that fits the length. */
+/* Whether the exporter returned a shape that matches the length. */
 static bool buffer_has_shape(const Py_buffer *b)
 {
     int64_t bytes = b->itemsize;
@@ -107,8 +107,8 @@ static bool buffer_has_shape(const Py_buffer *b)
     return bytes == b->len;
 }
 
-/* Exporters may leave the shape out where strides are not asked for (nanobind, of MLX, and pybind11 do), and the strides that belong
- * to it: such are asked again with strides. false with an exception. */
+/* Exporters may omit the shape and its strides if strides are not requested (nanobind, of MLX, and pybind11 do): for those the
+ * request is repeated with strides. false with an exception. */
 static bool take_buffer(struct view *view, PyObject *object, int flags)
 {
     if (PyObject_GetBuffer(object, &view->buffer, flags))
@@ -159,7 +159,7 @@ static int take_tensor(struct view *view, const struct dl_tensor *tensor, PyObje
     view->strides = tensor->strides;
     view->unit = dtype_rows[view->dtype].width;
     bool host = tensor->device.type == DL_CPU || tensor->device.type == DL_CUDA_HOST || tensor->device.type == DL_ROCM_HOST;
-    /* Pinned memory is host memory to those who only read and write it; JAX numbers the CPU's parts. */
+    /* Pinned memory is host memory for reads and writes; JAX numbers the CPU's parts. */
     view->device_type = host ? DL_CPU : tensor->device.type;
     view->device_index = host ? 0 : tensor->device.index;
     return 0;
@@ -204,7 +204,7 @@ static int on_cuda(PyObject *object, int *index)
     return !told && refuse_forget() ? -1 : is_cuda(type);
 }
 
-/* The stream on which the array's library works: the producer makes it wait for what it has under way elsewhere. */
+/* The stream on which the array's library works: the producer makes it wait for its work on other streams. */
 static int capsule_stream(struct view *view, PyObject *object, const struct view_type *type)
 {
     int index = 0, cuda = on_cuda(object, &index);
@@ -218,7 +218,7 @@ static int capsule_stream(struct view *view, PyObject *object, const struct view
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* The owner is a capsule that nobody consumes: dropping it calls the producer's deleter. */
+/* The owner is a capsule that is never consumed: dropping it calls the producer's deleter. */
 static PyObject *call_dlpack(PyObject *object, uint64_t stream)
 {
     PyObject *method = PyObject_GetAttr(object, name_of_dlpack);
@@ -282,7 +282,7 @@ static int open_buffer(struct view *view, PyObject *object, const struct view_ty
         return 0;
     if (!type->capsule)
         return refuse("unreadable", object, NULL);
-    /* JAX's buffers know neither bfloat16 nor float8, its capsules do. */
+    /* JAX's buffers support neither bfloat16 nor float8, its capsules do. */
     PyErr_Clear();
     view_close(view);
     return open_capsule(view, object, type, mode);
@@ -351,7 +351,7 @@ static int view_open_by(struct view *view, PyObject *object, struct view_type ty
     return !rc && type.torch ? check_torch(view, object, &type, mode) : rc;
 }
 
-/* ---- what is handed on: the input and the output of one call ---- */
+/* ---- views passed on: the input and the output of one call ---- */
 
 static _Thread_local struct { PyObject *object; struct view view; } handed[2];
 

@@ -1,4 +1,4 @@
-/* What Python sees of stores: a table, and a server. */
+/* The stores' interface for Python: a table, and a server. */
 #include "native.h"
 #include "store.h"
 
@@ -35,7 +35,7 @@ static PyObject *run_request(struct store_table *table, const char *data, size_t
     return result;
 }
 
-/* store_apply(table, request) -> the answer, or None for one that has to wait; ValueError for what is no request */
+/* store_apply(table, request) -> the answer, or None for one that has to wait; ValueError for an invalid request */
 PyObject *store_python_apply(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *capsule, *request;

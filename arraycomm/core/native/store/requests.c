@@ -1,4 +1,4 @@
-/* What is asked of a store's table, and what it answers. Each request is a row of one table: what it holds and who handles it. */
+/* Requests to a store's table, and their answers. Each request is a row of one table: its fields and its handler. */
 #include <endian.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -13,10 +13,10 @@
 #define OWN_KEYS 1          /* that torch's num_keys counts */
 
 static const char greeting[4] = {(char)0xce, (char)0xf7, (char)0x85, 0x3c};
-static const char barriers[] = "\0barrier/"; /* before a barrier's key: all have come */
+static const char barriers[] = "\0barrier/"; /* before a barrier's key: all have arrived */
 static const struct store_bytes nothing = {"", 0};
 
-/* What the handlers below share. */
+/* Common state of the handlers below. */
 struct work {
     struct store_table *t;
     struct store_request *r;
@@ -102,7 +102,7 @@ static enum store_result request_ping(struct work *w)
     return STORE_DONE;
 }
 
-/* Of who gives up waiting, or of a wait that was answered meanwhile. */
+/* Of a client that cancels its wait, or of a wait that was answered meanwhile. */
 static enum store_result request_cancel(struct work *w)
 {
     w->answer->size -= w->r->member; /* its status says so */
@@ -129,7 +129,7 @@ static bool set_values(struct work *w)
     w->r->at = w->r->first;
     for (int64_t i = 0; i < done && !all; i++) {
         struct store_entry *entry = store_table_entry(w->t, next_bytes(w), false);
-        if (entry) /* a key that stands there twice has one */
+        if (entry) /* a key that occurs twice has one value */
             store_table_tidy(w->t, entry);
         next_bytes(w);
     }
@@ -137,7 +137,7 @@ static bool set_values(struct work *w)
     return all;
 }
 
-/* All of it is checked first; keys that are there already are counted as if they were new. */
+/* All of it is checked first; existing keys count as new ones. */
 static enum store_result request_multi_set(struct work *w)
 {
     int64_t need = 0;
@@ -233,7 +233,7 @@ static enum store_result request_delete(struct work *w)
     return STORE_DONE;
 }
 
-/* All keys of the request; a queue that is not empty is there too, but for who wants values. */
+/* All keys of the request; a queue with entries counts as a key, except for a request for values. */
 static bool all_there(struct work *w, bool values)
 {
     for (int64_t i = 0; i < w->r->times; i++) {
@@ -293,7 +293,7 @@ static enum store_result request_barrier(struct work *w)
     w->r->counted = true;
     if (came >= size && !store_table_write(w->t, w->r, complete, nothing, nothing))
         return STORE_FAILED;
-    struct store_entry *entry = store_table_entry(w->t, complete, true); /* its key is who waits' */
+    struct store_entry *entry = store_table_entry(w->t, complete, true); /* its key belongs to the waiting client */
     if (!entry)
         return store_request_no_memory(w->r);
     w->missing = entry->key;
@@ -390,7 +390,7 @@ static const struct {
     [STORE_LIST_KEYS] = {"", false, request_list_keys},
     [STORE_BARRIER] = {"kn", false, request_barrier},
     [STORE_AWAIT_VALUES] = {"k", true, request_values},
-    [STORE_WILL] = {"kv", true, NULL}, /* for the server, which knows who has gone */
+    [STORE_WILL] = {"kv", true, NULL}, /* for the server, which knows the disconnected clients */
 };
 
 /* ---- reading and running ---- */
@@ -419,7 +419,7 @@ static int begin_request(struct store_request *r, const char *data, size_t size)
     return 1;
 }
 
-/* The bytes of a field, 0 while that is not known, -1 for what is none. A member's may be too long: its answer will say so. */
+/* The bytes of a field, 0 while that is not known, -1 for an invalid one. A member's may be too long: its answer reports it. */
 static int64_t field_size(struct store_request *r, const char *at, size_t have, char what)
 {
     if (what == '4')
@@ -446,7 +446,7 @@ int store_request_read(struct store_request *r, const char *data, size_t size)
     return 1;
 }
 
-/* A member is told; nothing has changed, and there is room for the text. */
+/* A member gets an error; nothing has changed, and there is capacity for the text. */
 static enum store_result tell_failure(struct work *w, size_t before)
 {
     w->answer->size = before;

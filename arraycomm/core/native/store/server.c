@@ -1,7 +1,7 @@
 /* The server's thread: epoll over the clients, whose requests it carries out one by one. It has no need of Python.
  *
- * A client sends its next request after the answer to the last one, or a few at once; while it does not read its answers
- * nothing more is read from it. Clients of torch's kind are not authenticated: what they hold is bounded in all. */
+ * A client sends its next request after the answer to the last one, or a few at once; while it does not read its answers nothing
+ * more is read from it. Clients of torch's kind are not authenticated: the memory for all of them is bounded. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,12 +19,12 @@
 #define KEPT (16 << 10)           /* bytes of a buffer that an idle client keeps */
 #define MOST_HELD (128u << 20)    /* bytes of all clients of torch's kind: requests not whole, or waiting, and unread answers */
 #define WHOLE_NS 60000000000ll    /* until a request of theirs must be whole */
-#define LOOK_MS 1000              /* between two looks for those that are not */
-#define AGAIN_MS 20               /* until a will that could not be written is tried again */
+#define LOOK_MS 1000              /* between two checks for incomplete ones */
+#define AGAIN_MS 20               /* until the retry of a last will that could not be written */
 
 struct store_client {
     struct store_client *next;
-    int fd, complaints;           /* STORE_MEMBER, or where the reason of its disconnection is written */
+    int fd, complaints;           /* STORE_MEMBER, or the descriptor for the reason of its disconnection */
     bool greeted, broken, blocked; /* the last: it does not read its answers */
     struct store_request request;
     struct store_buffer in, out;
@@ -33,13 +33,13 @@ struct store_client {
     int64_t since, moved;         /* CLOCK_MONOTONIC, ns: a request's first byte (0: none), the last byte in either direction */
 };
 
-/* All under the lock, which the thread gives up while it sleeps. */
+/* All under the lock, which the thread releases while it sleeps. */
 struct store_server {
     struct store_table *table;
     struct store_will *wills;
     struct store_client *clients;
     int epoll, wake, count, waiting;
-    bool due;                     /* wills of clients that have gone are to be written */
+    bool due;                     /* last wills of disconnected clients are due */
     bool lingering, stopping;
     pid_t pid;
     pthread_t thread;
@@ -54,11 +54,11 @@ static bool is_member(const struct store_client *c)
     return c->complaints == STORE_MEMBER;
 }
 
-/* One that nobody reads is lost: the pipe does not block. */
+/* Without a reader it is lost: the pipe does not block. */
 static void client_break(struct store_client *c, const char *reason)
 {
     c->broken = true;
-    shutdown(c->fd, SHUT_RDWR); /* an event will tell the thread, which drops it */
+    shutdown(c->fd, SHUT_RDWR); /* an event notifies the thread, which drops it */
     if (is_member(c) || !reason)
         return;
     char line[STORE_TEXT + 1];
@@ -81,7 +81,7 @@ static void client_unlist(struct store_server *s, struct store_client *c)
     }
 }
 
-/* What is left of its answers, as far as it reads them. */
+/* Sends the rest of its answers, as far as it reads them. */
 static void client_send(struct store_server *s, struct store_client *c)
 {
     ssize_t sent = send(c->fd, c->out.data + c->sent, c->out.size - c->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -138,7 +138,7 @@ static void client_execute(struct store_server *s, struct store_client *c)
         client_send(s, c);
 }
 
-/* Looks again at the requests that waited for keys that have come. */
+/* Retries the requests that waited for keys that now exist. */
 static void wake_waiters(struct store_server *s)
 {
     while (s->table->brought) {
@@ -151,7 +151,7 @@ static void wake_waiters(struct store_server *s)
     }
 }
 
-/* Behind a request that waits nothing may come but that it is given up. False where nothing has. */
+/* After a waiting request only its cancellation may arrive. Whether it has. */
 static bool client_cancels(struct store_server *s, struct store_client *c)
 {
     size_t asked = c->taken + c->request.size;
@@ -162,7 +162,7 @@ static bool client_cancels(struct store_server *s, struct store_client *c)
         return false;
     }
     client_unlist(s, c);
-    client_next(c); /* what is next in line says so */
+    client_next(c); /* the next request reports it */
     return true;
 }
 
@@ -188,7 +188,7 @@ static bool client_ready(struct store_client *c)
     return state > 0 && !c->broken;
 }
 
-/* Carries out what has come, while nothing is waited for and the answers are read. */
+/* Carries out arrived requests, until one waits or its client stops reading answers. */
 static void client_run(struct store_server *s, struct store_client *c)
 {
     while (!c->broken && !c->out.size && (c->at ? client_cancels(s, c) : true)) {
@@ -223,7 +223,7 @@ static void client_drop(struct store_server *s, struct store_client **at)
     s->count--;
     if (c->at)
         client_unlist(s, c);
-    epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL); /* a child made by fork may have it open, too */
+    epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL); /* a forked child may have it open, too */
     close(c->fd);
     store_buffer_free(&c->in);
     store_buffer_free(&c->out);
@@ -232,7 +232,7 @@ static void client_drop(struct store_server *s, struct store_client **at)
 
 /* ---- bounds for clients of torch's kind ---- */
 
-/* Breaks with those that have moved nothing for longest, until the others hold no more than they may. */
+/* Disconnects the clients idle for longest, until the others are within the bound. */
 static void limit_held(struct store_server *s)
 {
     for (;;) {
@@ -252,7 +252,7 @@ static void limit_held(struct store_server *s)
     }
 }
 
-/* Breaks with those whose requests are not whole for too long. Whether there are others to be looked at later. */
+/* Disconnects clients whose requests are incomplete for too long. Whether there are others to be checked later. */
 static bool limit_time(struct store_server *s)
 {
     bool others = false;
@@ -279,7 +279,7 @@ static void server_serve(struct store_server *s, struct store_client *c)
         limit_held(s);
 }
 
-/* Drops who has gone, and writes what they left. */
+/* Drops disconnected clients, and writes their last wills. */
 static void server_sweep(struct store_server *s)
 {
     for (struct store_client **at = &s->clients; *at;) {
@@ -295,7 +295,7 @@ static void server_sweep(struct store_server *s)
     wake_waiters(s);
 }
 
-/* Those that still are owed an answer hear of it by the end of the connection. */
+/* For clients that wait for an answer, the end of the connection is the notice. */
 static void say_goodbye(struct store_server *s)
 {
     const char closed = STORE_CLOSED;
@@ -328,7 +328,7 @@ static void *server_run(void *argument)
     return NULL;
 }
 
-/* ---- whoever owns it ---- */
+/* ---- calls of its owner ---- */
 
 static void server_release(struct store_server *s)
 {
@@ -398,8 +398,8 @@ int store_server_admit(struct store_server *s, int fd, int complaints)
     return failed ? -1 : 0;
 }
 
-/* Until all clients have left, or all that are here wait for keys that nobody is left to bring: ranks that came back for the
- * next world before this server, of the last one, was closed. They look for the next server once they hear of the end. */
+/* Until all clients have left, or all remaining ones wait for keys that no client can set any more: ranks that reconnected for
+ * the next world before this server, of the last one, was closed. They look for the next server after this one's end. */
 static void server_linger(struct store_server *s, int64_t linger)
 {
     int64_t end = clock_now() + linger;
@@ -419,7 +419,7 @@ void store_server_end(struct store_server *s, int64_t linger)
         eventfd_write(s->wake, 1);
         pthread_join(s->thread, NULL);
     } else {
-        close(s->epoll); /* the set is the parent's, from which nothing is to be taken */
+        close(s->epoll); /* the set belongs to the parent and must stay unchanged */
         s->epoll = -1;
     }
     server_release(s);

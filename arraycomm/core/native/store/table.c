@@ -1,4 +1,4 @@
-/* The data of a store: a tree of entries, each with a value, a queue, or somebody who waits for one. */
+/* The data of a store: a tree of entries, each with a value, a queue, or waiters for one. */
 #include <inttypes.h>
 #include <search.h>
 #include <stdlib.h>
@@ -162,7 +162,7 @@ void store_table_keep(struct store_table *t, const struct store_made *made)
     t->room += entry->value ? (int64_t)entry->value_size : -(int64_t)entry->key.size - STORE_OVERHEAD;
     t->room -= made->size;
     t->listed += !entry->value && store_entry_listed(entry);
-    free(entry->value); /* what was made may be a copy of it */
+    free(entry->value); /* the new value may be a copy of it */
     entry->value = made->value;
     entry->value_size = made->size;
     store_table_bring(t, entry);

@@ -1,4 +1,4 @@
-/* Last wills: what the server writes when a client's connection ends. One per name; the last client that gave it owns it. */
+/* Last wills: values that the server writes when a client's connection ends. One per name, owned by its last writer. */
 #include <stdlib.h>
 #include <string.h>
 #include "store.h"
@@ -7,9 +7,9 @@
 
 struct store_will {
     struct store_will *next;
-    const void *owner; /* NULL: has gone */
+    const void *owner; /* NULL: has disconnected */
     struct store_request request;
-    char data[];       /* the request, as it came */
+    char data[];       /* the request, as received */
 };
 
 static struct store_bytes name_of(struct store_will *will)
