@@ -1,11 +1,11 @@
-"""The object-oriented successor of torch.distributed's interface, for any array that speaks DLPack: groups are objects that
-nothing registers, and a process may have ranks in several worlds.
+"""The object-oriented successor of torch.distributed's interface, for any array with DLPack: groups are objects without a
+global registry, and a process may have ranks in several worlds.
 
     from arraycomm import dist2
     group = dist2.new_group("gloo", timeout=timedelta(seconds=60), device="cpu")
     group.allreduce(x).wait()
 
-docs/reference/dist2.md describes it. Everything is made of arraycomm.distributed: the same groups, options, stores and Works.
+docs/reference/dist2.md describes it. It is built on arraycomm.distributed: the same groups, options, stores and Works.
 """
 
 from arraycomm.distributed._dist2 import (

@@ -28,11 +28,11 @@ from .process_groups.world import state
 __all__ = ["ProcessGroup", "ProcessGroupFactory", "ReduceOp", "current_process_group", "new_group", "process_group",
            "register_backend"]
 
-_current = threading.local()  # .group: what process_group() has made current in this thread
+_current = threading.local()  # .group: this thread's current group, set by process_group()
 
 
 class ProcessGroupFactory(Protocol):
-    """What register_backend() takes: called with the store in which the ranks have met."""
+    """A factory for register_backend(): called with the store of the ranks' rendezvous."""
 
     def __call__(self, store: Any, rank: int, world_size: int, timeout: timedelta, device: Any, **kwargs: Any) -> Any: ...
 
@@ -78,7 +78,7 @@ def new_group(backend: str, timeout: timedelta, device: Any, **kwargs: Any) -> A
 
 
 def _bound(backend: str, device: Any) -> Any:
-    """The device as a group keeps it: None for the host, or where no number was given."""
+    """The group's bound device: None for the host, or for a device without an index."""
     kind, served = devices.type_of(device), BackendConfig(backend).device_backend_map
     if kind not in served:
         raise ValueError(f"backend {backend!r} does not serve devices of type {kind}; it serves {', '.join(served)}")
@@ -88,7 +88,7 @@ def _bound(backend: str, device: Any) -> Any:
 
 def _meet(backend: str, timeout: timedelta, *, init_method: str | None = None, store: Any = None, rank: int | None = None,
           world_size: int | None = None, **unknown: Any) -> tuple[Rendezvous, str]:
-    """Where the ranks of a new group have met, and its name."""
+    """The rendezvous of a new group's ranks, and the group's name."""
     if unknown:
         raise TypeError(f"backend {backend!r} takes no {', '.join(unknown)}; it takes init_method, store, rank and world_size")
     if (init_method, store, rank, world_size) == (None,) * 4:
@@ -99,7 +99,7 @@ def _meet(backend: str, timeout: timedelta, *, init_method: str | None = None, s
 
 
 def _alone(backend: str, *, store: Any = None, **unknown: Any) -> tuple[Rendezvous, str]:
-    """For a group without members: nobody is met before reconfigure()."""
+    """The rendezvous of a group without members: no rank is awaited before reconfigure()."""
     if unknown:
         raise TypeError(f"backend {backend!r} takes no {', '.join(unknown)} together with enable_reconfigure: reconfigure() "
                         "tells rank and size")
@@ -110,7 +110,7 @@ def _alone(backend: str, *, store: Any = None, **unknown: Any) -> tuple[Rendezvo
 
 
 def _part_of_environment(timeout: timedelta) -> tuple[Rendezvous, str]:
-    """All groups of env:// meet in one store, because its address can be served once."""
+    """All env:// groups use one store for the rendezvous, because its address can be served only once."""
     met = state.shared if state.default is None else state.default.meeting
     if met is None:
         met = state.shared = rendezvous("env://", timeout=timeout, name="objects")

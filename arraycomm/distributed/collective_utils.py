@@ -17,7 +17,7 @@ __all__ = ["SyncPayload", "all_gather", "all_gather_object_enforce_type", "broad
 
 
 class SyncPayload:
-    """What one rank has to say at a stage: its payload, or why there is none."""
+    """One rank's contribution to a stage: its payload, or its error."""
 
     exception: BaseException | str | None
 
@@ -31,7 +31,7 @@ class SyncPayload:
 
 
 def _made(data_or_fn: Any, stage: str | None) -> SyncPayload:
-    """The data, or what the function gives."""
+    """The payload: the data, or the function's result or error."""
     if not callable(data_or_fn):
         return SyncPayload(stage, True, data_or_fn)
     try:

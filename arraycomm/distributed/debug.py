@@ -1,8 +1,8 @@
 """TORCH_DISTRIBUTED_DEBUG, breakpoint(), what TORCH_CPP_LOG_LEVEL makes of the log, and the debug server's page.
 
 The core compares what ranks call in any case. DETAIL adds, for groups that are made while it is set, an exchange before each
-collective: ranks that are late or call something else are told with shapes and dtypes, all of them, and the group is usable
-afterwards (consistency.py).
+collective: the error lists all ranks that are late or call something else, with shapes and dtypes, and the group stays usable
+(consistency.py).
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def set_debug_level_from_env() -> None:
 
 
 def opened(group: ProcessGroup) -> None:
-    """Told of every new group by all its ranks."""
-    state.profiles()  # plain calls look at what it finds
+    """Called by all ranks of every new group."""
+    state.profiles()  # the fast path reads state.profiler
     level = get_debug_level()
     _configure_log(level)
     if level is DebugLevel.DETAIL:
@@ -92,7 +92,7 @@ def opened(group: ProcessGroup) -> None:
 # ---- the log ----
 
 def log_level(level: DebugLevel, environ: Mapping[str, str]) -> int | None:
-    """logging's number for TORCH_CPP_LOG_LEVEL at this debug level; None where it is not set, or no known word."""
+    """logging's level for TORCH_CPP_LOG_LEVEL at this debug level; None if the variable is unset or unknown."""
     asked = environ.get("TORCH_CPP_LOG_LEVEL", "").upper()
     asked = {"0": "INFO", "1": "WARNING", "2": "ERROR", "3": "ERROR", "FATAL": "ERROR", "WARN": "WARNING"}.get(asked, asked)
     if asked == "INFO" and level is not DebugLevel.OFF:
@@ -101,11 +101,11 @@ def log_level(level: DebugLevel, environ: Mapping[str, str]) -> int | None:
 
 
 def _configure_log(level: DebugLevel) -> None:
-    """Sets the level of the logger "arraycomm", and lets it write to stderr where the program has not said where to."""
+    """Sets the level of the logger "arraycomm"; adds a handler for stderr if the program has configured none."""
     number = log_level(level, os.environ)
     if number is None:
         return
-    import logging  # not for those who set no level: it takes as long to load as a group to make
+    import logging  # imported only if a level is set: the import takes as long as making a group
 
     logging.addLevelName(TRACE, "TRACE")
     logger = logging.getLogger("arraycomm")
@@ -131,7 +131,7 @@ def breakpoint(rank: int = 0, skip: int = 0, timeout_s: int = 3600) -> None:
     if skip and _skipped(sys._getframe(1)) <= skip:
         return
     if group.rank() == rank:
-        import pdb  # only those who debug need it
+        import pdb  # imported on demand: only a debugging session needs it
 
         _debugger(pdb.Pdb, rank).set_trace()
     group.core.barrier(timeout=float(timeout_s))
@@ -145,7 +145,7 @@ def _skipped(frame: Any) -> int:
 
 def _debugger(base: Any, rank: int) -> Any:
     class Debugger(base):
-        """pdb that talks to the terminal: multiprocessing gives its children an empty standard input."""
+        """pdb on the terminal: multiprocessing gives its children an empty standard input."""
 
         def interaction(self, *args: Any, **named: Any) -> None:
             ordinary = sys.stdin
@@ -161,7 +161,7 @@ def _debugger(base: Any, rank: int) -> Any:
 
 
 def _terminal(device: Callable[[int], Any] = os.fstat) -> str:
-    """Where commands come from: the standard input unless it is /dev/null."""
+    """The debugger's input: the standard input unless it is /dev/null."""
     mode = device(0)
     nothing = stat.S_ISCHR(mode.st_mode) and mode.st_rdev == os.makedev(1, 3)
     return "/dev/tty" if nothing else "/dev/stdin"
@@ -180,7 +180,7 @@ def start_debug_server(port: int = 25999, worker_port: int = 0, start_method: st
     ValueError for worker_port and handlers, which are not here, for a wrong start_method or number, and unknown dumps.
     AssertionError when it has been started already. Raises what arraycomm.debug.start_debug_server() does.
     """
-    from arraycomm.monitor.page import start_debug_server  # rare
+    from arraycomm.monitor.page import start_debug_server  # imported on demand: rarely used
 
     if _State.server is not None:
         raise AssertionError("debug server already started")

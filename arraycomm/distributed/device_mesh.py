@@ -172,7 +172,7 @@ class DeviceMesh:
         return found
 
     def _by_name(self) -> dict[str, Axes]:
-        """Own dimensions, and what was made by flattening some of them."""
+        """The mesh's own dimensions, and the dimensions made by flattening."""
         own = {axis for axes in self._dims for axis in axes}
         flat = {name: axes for name, axes in self._grid.flattened.items() if own.issuperset(axes)}
         return flat | dict(zip(self._names or (), self._dims, strict=True))
@@ -194,7 +194,7 @@ class DeviceMesh:
         if not known.keys() >= set(names):
             raise KeyError(f"Invalid mesh_dim_names {names} specified. Valid mesh_dim_names are {list(known)}.")
         dims = tuple(known[name] for name in names)
-        axes = [axis for dim in dims for axis in dim if self._grid.shape[axis] > 1]  # one of a single rank may stand anywhere
+        axes = [axis for dim in dims for axis in dim if self._grid.shape[axis] > 1]  # the order of an axis of size 1 is free
         if len(set(axes)) != len(axes):
             raise RuntimeError(f"Slicing overlapping dim_names {names} is not allowed.")
         if axes != sorted(axes):
@@ -277,7 +277,7 @@ def _check_ranks(ranks: Sequence[int]) -> None:
 
 
 def _prepare(device_type: str) -> None:
-    """The default group, and this process's device of torch's where torch is in use and has none chosen."""
+    """Makes the default group, and sets torch's current device if torch is in use and the program has set none."""
     if not is_initialized():
         init_process_group()
     torch = sys.modules.get("torch")

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from . import *  # noqa: F403
 
-# What programs take from there in spite of the names, older spellings among them.
+# Private names that programs import from there, older spellings included.
 from . import _all_gather_base, _coalescing_manager, _rank_not_in_group, _reduce_scatter_base  # noqa: F401
 from .operations.coalesce import CoalescingManager as _CoalescingManager  # noqa: F401
 from .process_groups.groups import get_global_rank

@@ -70,14 +70,14 @@ class Future(concurrent.futures.Future[Any]):
 
 
 def new_future() -> Any:
-    """torch's own where torch is loaded: programs hand it to torch."""
+    """A torch future if torch is loaded, because programs pass it to torch."""
     torch = sys.modules.get("torch.futures")
     return Future() if torch is None else torch.Future()
 
 
 def followed(complete: Callable[[], object]) -> Callable[[], None]:
-    """complete(), for another thread: its current device and streams are the caller's then, of torch where it has used a GPU, of
-    CuPy where it is loaded and there is one."""
+    """complete() for another thread: it runs with the caller's current device and streams, those of torch if torch has used a
+    GPU, and those of CuPy if CuPy is loaded and a GPU is present."""
     contexts: list[Any] = []
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_initialized():

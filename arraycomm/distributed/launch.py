@@ -1,4 +1,4 @@
-"""`python -m arraycomm.distributed.launch`: torch.distributed.launch's arguments for our launcher (arraycomm/launch).
+"""`python -m arraycomm.distributed.launch`: torch.distributed.launch's arguments for arraycomm's launcher (arraycomm/launch).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["launch", "main", "parse_args"]
 
 _OUTPUT = "output goes to the console, and with --log-dir to files as well"
 _TORCHRUN = "use torchrun, which starts programs of this module too"
-# Options of torch's launcher that are not here, and what there is instead.
+# Options of torch's launcher that are not supported, and their replacements.
 _REFUSED = {
     "--tee -t": _OUTPUT, "--redirects -r": _OUTPUT, "--local-ranks-filter": _OUTPUT, "--duplicate-stdout-filters": _OUTPUT,
     "--duplicate-stderr-filters": _OUTPUT, "--logs-specs": _OUTPUT, "--rdzv-conf": "all nodes have 300 s to come",
@@ -63,7 +63,7 @@ class _Extras(job.Extras):
 
 
 def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
-    """None takes sys.argv. SystemExit (2) for what makes no sense."""
+    """None takes sys.argv. SystemExit (2) for invalid arguments."""
     parser = _parser()
     options = parser.parse_args(args)
     if options.rdzv_endpoint and not options.standalone:

@@ -43,7 +43,7 @@ def _run(rank: int, fn: Callable[..., Any], place: Mapping[str, str], *args: Any
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ProcessContext":  # which loads multiprocessing
+    if name == "ProcessContext":  # imported on demand: it loads multiprocessing
         from arraycomm.launch.context import SpawnContext
 
         return SpawnContext

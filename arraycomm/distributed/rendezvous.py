@@ -1,4 +1,4 @@
-"""rendezvous(): from a URL to (store, rank, world size), for programs that ask for it; and schemes of a program's own."""
+"""rendezvous(): from a URL to (store, rank, world size); and registration of a program's own URL schemes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def rendezvous(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) ->
 
 
 def place(url: str | None, rank: int, world_size: int, timeout: timedelta) -> tuple[str, core.Store | None, int, int]:
-    """(URL, store or None, rank, size) of what init_process_group() was given: a URL of ours for the core, which opens its
-    stores itself, or what a program's own handler yields. None is env://; rank and size are -1 where the environment is to
-    tell them. Raises as rendezvous().
+    """(URL, store or None, rank, size) from init_process_group()'s arguments: for a built-in scheme the URL, whose store the core
+    opens itself; else the items of a program's own handler. None is env://; rank and size are -1 if the environment has
+    them. Raises as rendezvous().
     """
     if url is None:
         _check_types(rank, world_size)
@@ -60,7 +60,7 @@ def place(url: str | None, rank: int, world_size: int, timeout: timedelta) -> tu
 
 
 def _checked(url: str, rank: int, world_size: int) -> tuple[Handler, str]:
-    """Who knows the URL's scheme, and the URL with rank and size in its query."""
+    """The handler of the URL's scheme, and the URL with rank and size in its query."""
     from urllib.parse import parse_qs, urlsplit
 
     if not isinstance(url, str):
@@ -99,7 +99,7 @@ def _required(query: dict[str, str], scheme: str) -> tuple[int, int]:
 
 
 def _in_world(rank: int, size: int, origin: str) -> tuple[int, int]:
-    """ValueError for a rank that the world has not: nobody would wait for it, or all for another one."""
+    """ValueError for a rank outside the world: no rank would wait for it, or all would wait for another one."""
     if not 0 <= rank < size:
         raise ValueError(f"rank {rank} of world_size {size} (from {origin}): a rank is at least 0 and below the world size")
     return rank, size
@@ -137,7 +137,7 @@ def _env(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterato
 
 
 def _from(query: dict[str, str], name: str) -> int:
-    """The query's word, else the environment's. MASTER_ADDR is looked for before MASTER_PORT."""
+    """The query's value, else the environment variable's. MASTER_ADDR is looked up before MASTER_PORT."""
     if name in query:
         return number(query, name)
     for variable in ("MASTER_ADDR", "MASTER_PORT") if name == "master_port" else (name.upper(),):
@@ -148,7 +148,7 @@ def _from(query: dict[str, str], name: str) -> int:
 
 
 def _store(host: str, port: int, rank: int, size: int, timeout: timedelta, query: dict[str, str]) -> core.Store:
-    """Served by rank 0, or by the launcher: torchrun's agent, whose store every attempt uses under a prefix, or ours."""
+    """A store served by rank 0 or by the launcher: torchrun's agent (one store, a prefix per attempt), or arraycomm-run."""
     libuv = query.get("use_libuv", os.environ.get("USE_LIBUV", "1")) == "1"
     attempt = f"/worker/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     if hosted(os.environ):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sized
 
 from .process_groups.groups import get_rank, get_world_size
 
-_WORDS = 624  # of MT19937's state
+_WORDS = 624  # words of MT19937's state
 _MASK = 0xFFFFFFFF
 _LONGEST = _MASK // 20  # torch draws 64 bits for each index from here on
 

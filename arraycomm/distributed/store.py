@@ -15,8 +15,8 @@ __all__ = ["FileStore", "HashStore", "PrefixStore", "Store"]
 
 
 def _lacking(name: str) -> Any:
-    """The method of a store that does not have it."""
-    @wraps(getattr(core.Store, name), updated=())  # without its mark of an abstract method
+    """A stub for a method that a store lacks: it raises NotImplementedError."""
+    @wraps(getattr(core.Store, name), updated=())  # without the abstract-method flag
     def method(self: Store, *_: Any, **__: Any) -> Any:
         raise NotImplementedError(f"Not implemented. {type(self).__name__} has no {name}: define it in {type(self).__name__}")
 

@@ -1,7 +1,7 @@
-"""TCPStore under torch's name. It serves torch's clients too, and joins torch's servers: both speak one wire.
+"""TCPStore under torch's name. It serves torch's clients too, and connects to torch's servers, by torch's wire protocol.
 
-Between programs of ours it speaks our own protocol, which is authenticated (core/bootstrap/store/tcp.py): always on one host, and
-between hosts unless ARRAYCOMM_TORCH_STORE=1 asks for torch's, which knows no secret.
+Between arraycomm processes it uses arraycomm's authenticated protocol (core/bootstrap/store/tcp.py): always on one host, and
+between hosts unless ARRAYCOMM_TORCH_STORE=1 selects torch's protocol, which has no authentication.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TCPStore(ForwardingStore, Store):
         with _lock:
             server = _servers.get(port)
             if server is not None and listen_fd is not None:
-                os.close(listen_fd)  # owned, and not needed
+                os.close(listen_fd)  # owned by this store, and not needed
             self._server = server = server or _Server(serve())
             _servers[server.store.port] = server
         client = server.store.clone()
@@ -115,12 +115,12 @@ def _check(host: str, port: int, world_size: int | None, is_master: bool) -> Non
         raise TypeError(f"world_size must be an int or None, got {type(world_size).__name__}")
     if world_size == 0:
         raise ValueError("TCPStore world size cannot be 0: give the number of workers, or None where nobody waits for them")
-    if type(is_master).__name__ not in ("bool", "bool_"):  # NumPy's is one, too
+    if type(is_master).__name__ not in ("bool", "bool_"):  # bool_ is NumPy's
         raise TypeError(f"is_master must be True or False, got {is_master!r}")
 
 
 def _serve(host: str, port: int, size: int | None, timeout: timedelta, listen_fd: int | None) -> core.TCPStore:
-    """Returns before the workers have come: other masters may be among them."""
+    """Serves the store. Returns before the workers have joined: other masters of this process may be among them."""
     if listen_fd is not None:
         _listen_on(listen_fd, port)
     return core.TCPStore(host, port, None, True, timeout, listen_fd=listen_fd, torch=True)
@@ -143,7 +143,7 @@ def _listen_on(descriptor: int, port: int) -> None:
 
 
 def _join(host: str, port: int, size: int | None, timeout: timedelta) -> core.TCPStore | TorchStore:
-    """The wire is the server's: ours where it is one of ours."""
+    """Connects by the server's wire protocol: arraycomm's if the server is arraycomm's, else torch's."""
     if port == 0:
         raise DistNetworkError("port 0 is for the master; the others need the port that the master got")
     addresses = retried(lambda: resolve(host, port), timeout.total_seconds(), f"TCPStore {host} port {port}")
@@ -157,7 +157,7 @@ def _join(host: str, port: int, size: int | None, timeout: timedelta) -> core.TC
 
 
 def _serves_torch(host: str, port: int, timeout: timedelta) -> bool:
-    """Whether the server is torch's, once there is one: a server of ours has a Unix socket beside its port."""
+    """Waits for a server; whether it is torch's. An arraycomm server has a Unix socket beside its port."""
     secret, seconds = find(), grace(timeout)
     torch = opener(host, port, seconds)
 
@@ -174,13 +174,13 @@ def _serves_torch(host: str, port: int, timeout: timedelta) -> bool:
 
 
 class _Server:
-    """One that several stores of this process use. It ends with the last of them, or when that is closed."""
+    """A server shared by several stores of this process. It ends with the last of them, or when the last one is closed."""
 
     def __init__(self, store: core.TCPStore) -> None:
         self.store = store
         weakref.finalize(self, store.close)
 
 
-# By port; the masters of one process cannot know of each other otherwise.
+# Shared servers by port, so that several masters in one process find the same server.
 _servers: weakref.WeakValueDictionary[int, _Server] = weakref.WeakValueDictionary()
 _lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What of torch.distributed has no place here: it looks for torch's own groups, and says so where it is used."""
+"""Parts of torch.distributed that work only on torch's own groups: they can be imported, and their use raises an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 from arraycomm.core.base.typed import Any
 
-# Modules of torch.distributed that are not here.
+# Modules of torch.distributed that are not supported.
 MODULES = frozenset(("algorithms.model_averaging", "autograd", "checkpoint", "elastic", "flight_recorder", "fsdp", "launcher",
                      "pipelining", "rpc", "run", "tensor", "utils"))
 
@@ -18,7 +18,7 @@ def advice(name: str) -> str:
 
 
 class _Finder:
-    """Asked last for a module, when no other finder has found it: who imports one of these reads the advice."""
+    """The last import finder, after all others have failed: importing one of these modules raises an error with advice."""
 
     @staticmethod
     def find_spec(name: str, *where: Any) -> None:

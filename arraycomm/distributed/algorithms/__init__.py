@@ -8,7 +8,7 @@ __all__ = ["Join", "JoinHook", "Joinable"]
 
 
 def __getattr__(name: str) -> object:
-    if name != "ddp_comm_hooks":  # which needs torch
+    if name != "ddp_comm_hooks":  # imported on demand: it needs torch
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 

@@ -34,7 +34,7 @@ class JoinHook:
 class Joinable(abc.ABC):
     """A class whose objects make the same collectives in each round. It calls Join.notify_join_context(self) before them."""
 
-    _join: Join | None = None  # the context that counts its rounds
+    _join: Join | None = None  # the context that counts this object's rounds
 
     @abc.abstractmethod
     def join_hook(self, **kwargs: Any) -> JoinHook:

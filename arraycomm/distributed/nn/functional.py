@@ -1,4 +1,4 @@
-"""The functions of arraycomm.frameworks.torch.autograd under the name that programs know."""
+"""The functions of arraycomm.frameworks.torch.autograd under torch's module name."""
 
 from importlib import import_module
 

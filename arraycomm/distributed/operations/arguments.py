@@ -1,4 +1,4 @@
-"""What callers give, checked before anything is sent: the same kinds of exceptions as torch's, and Buffers to go on with."""
+"""Argument checks before anything is sent, with the exception types of torch; arrays become Buffers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def read_all(name: str, xs: Any) -> list[Buffer]:
 
 
 def written(name: str, x: Any) -> tuple[Buffer, Settle]:
-    """Where to write what belongs into x, and how it gets there afterwards (None: it is there).
+    """The buffer that receives x's new elements, and the function that copies it into x afterwards (None: no copy is needed).
 
     It holds x's elements, so that an operation may work in place. ValueError for what cannot be written.
     """
@@ -97,7 +97,7 @@ def written_all(name: str, xs: Any) -> tuple[list[Buffer], Settle]:
 
 
 def both(first: Settle, then: Settle) -> Settle:
-    """One after the other."""
+    """A function that calls the two, one after the other."""
     if first is None or then is None:
         return then if first is None else first
 
@@ -122,10 +122,10 @@ def _store(x: Any, buffer: Buffer) -> None:
 
 
 def _current(buffer: Buffer) -> AbstractContextManager[Any]:
-    """Its device is the calling thread's current one, where CuPy computes: of a thread of ours it is not by itself."""
+    """Makes the buffer's device current in the calling thread: CuPy computes there, and a helper thread has another default."""
     if buffer.device_type == DeviceType.CPU:
         return nullcontext()
-    from arraycomm.core.gpu.runtime import runtime  # not for those whose arrays are on the host
+    from arraycomm.core.gpu.runtime import runtime  # imported on demand: host arrays do not need it
 
     return runtime().on(buffer.device_index)
 
@@ -140,7 +140,7 @@ def packed(x: Any) -> bool:
 
 
 def apart(source: Buffer, to: Buffer) -> Buffer:
-    """The source, copied where it shares memory with what will be written."""
+    """The source; a copy of it if it shares memory with the destination."""
     return duplicate(source) if overlaps(source, to) else source
 
 
@@ -156,7 +156,7 @@ def same_dtype(*buffers: Buffer, parts: bool = False) -> None:
 
 
 def in_parts(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """Of one dtype each: complex ones as pairs of reals, where they stand beside such."""
+    """The buffers with one common dtype: complex buffers become pairs of reals if other buffers are real."""
     if all(buffer.dtype == buffers[0].dtype for buffer in buffers):
         return list(buffers)
     return [buffer if buffer.dtype not in _PARTS else
@@ -211,7 +211,7 @@ def peer(pg: ProcessGroup, global_rank: Any, group_rank: Any) -> int:
         raise ValueError("Must specify global_rank or group_rank")
     try:
         found = pg.place.get(operator.index(global_rank))
-    except TypeError:  # torch looks it up as it is
+    except TypeError:  # as torch, which looks the value up unconverted
         found = None
     if found is None:
         raise ValueError(f"Global rank {global_rank!r} is not part of group {pg.group_name!r}, which has {list(pg.ranks)}")
@@ -229,7 +229,7 @@ def other(pg: ProcessGroup, rank: int) -> int:
 
 
 def known(op: Any) -> ReduceOp:
-    """TypeError for what is no ReduceOp, of ours or torch's."""
+    """TypeError unless op is a ReduceOp, of this package or of torch."""
     if isinstance(op, ReduceOp):
         return op
     if type(op).__module__.startswith("torch."):  # torch's own ReduceOp: a program may mix the two modules
@@ -243,7 +243,7 @@ def known(op: Any) -> ReduceOp:
 
 
 def reduction(what: str, op: Any, dtype: int) -> CoreReduceOp:
-    """The core's reduction. TypeError for what is no ReduceOp; where it has none for the dtype, ValueError or RuntimeError."""
+    """The core's reduction. TypeError unless op is a ReduceOp; ValueError or RuntimeError for a dtype without this reduction."""
     given = known(op)
     if dtype in _PARTS and not supports_complex(given):
         raise ValueError(f"{what} does not support {given.op} on complex tensors")

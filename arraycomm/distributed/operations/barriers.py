@@ -1,4 +1,4 @@
-"""barrier(), and monitored_barrier(), which says who did not come."""
+"""barrier(), and monitored_barrier(), whose error names the missing ranks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .entry import current, entered, operation
 from .methods import untimed
 from .work import Work, duration, ended
 
-_GRACE = 0.25  # s that the others wait longer than rank 0, whose answer says more than their own timeout
-_WATCH = 0.25  # s between looks at whether the others live
+_GRACE = 0.25  # s added to the other ranks' timeout: rank 0's error has more detail than their own timeout
+_WATCH = 0.25  # s between liveness checks of the peers
 
 
 def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_ids: Sequence[int] | None = None,
@@ -59,16 +59,16 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_
 
 
 class _Monitored:
-    """One rank's part in one of them. Who writes its end first has decided it, for all ranks: "passed", or who failed and why.
+    """One rank's part in one monitored barrier. The first rank that writes the result decides for all: "passed", or the error.
 
-    Its number is that of the collectives that were called before it, and how many monitored barriers came after the last one:
-    ranks that have come to the same place of their program agree in it, whatever they have missed before.
+    A barrier's number is the count of collectives before it, and the count of monitored barriers since the last collective:
+    ranks at the same point of their program have the same number, whatever barriers they have missed before.
     """
 
     def __init__(self, pg: ProcessGroup) -> None:
         self._pg, self._me = pg, pg.rank()
         self._store = PrefixStore(f"monitored/{pg.core.name}", pg.meeting.store)
-        calls: Any = getattr(untimed(pg.core)._communicator, "calls", int)  # of a backend that does not count: 0
+        calls: Any = getattr(untimed(pg.core)._communicator, "calls", int)  # 0 for a backend that does not count
         before, count = pg.monitored
         self._calls = calls()
         self._count = count + 1 if before == self._calls else 0
@@ -90,7 +90,7 @@ class _Monitored:
         if not end:
             self._forget()
             return
-        while late and self._store.check([self._key("end", self._pg.monitored[1] + 1)]):  # it missed more of them
+        while late and self._store.check([self._key("end", self._pg.monitored[1] + 1)]):  # more barriers were missed
             self._pg.monitored = self._calls, self._pg.monitored[1] + 1
         self._raise(end)
 
@@ -127,13 +127,13 @@ class _Monitored:
     def _notice(self, waited: float) -> str:
         missing = self._missing()
         if not missing or any(rank not in missing for rank in range(self._me)):
-            return ""  # the first that has come says it
+            return ""  # the first rank that arrived reports the error
         ranks = [self._pg.ranks[rank] for rank in missing]
         return (f"[Rank {self._pg.ranks[self._me]}]: has waited {waited:.3g} s in monitored_barrier() of group "
                 f"{self._pg.group_name!r} for rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}")
 
     def _lost(self) -> tuple[list[int], str]:
-        """The ranks that cannot come."""
+        """The ranks that have died."""
         try:
             self._pg.core.check_peers()
         except PeerLost as error:
@@ -151,7 +151,7 @@ class _Monitored:
                         f"send/recv from rank {self._pg.ranks[end['by']]}: {text}")
 
     def _forget(self) -> None:
-        """Rank 0 removes what the last one that all have passed has left: nobody looks there any more."""
+        """Rank 0 removes the keys of the last barrier that all ranks have passed: no rank reads them any more."""
         if self._me or not self._pg.meeting.store.lists_keys:
             return
         for name in ("came", "end", *range(self._pg.size())) if self._pg.passed else ():

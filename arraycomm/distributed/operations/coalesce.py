@@ -1,4 +1,4 @@
-"""Several collectives in one call, and the manager that holds them back until its block ends."""
+"""Several collectives in one call, and the manager that defers them until its block ends."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _deprecated(name: str) -> None:
 
 
 class CoalescingManager:
-    """What `with _coalescing_manager()` gives. works: of what was held back, where async_ops is True."""
+    """The target of `with _coalescing_manager()`. works: those of the deferred operations if async_ops is True."""
 
     def __init__(self) -> None:
         self.works: list[Any] = []
@@ -103,7 +103,7 @@ class CoalescingManager:
             self.works.append(work)
 
     def wait(self) -> None:
-        """Blocks until all has ended that was held back."""
+        """Blocks until all deferred operations have ended."""
         for work in self.works:
             work.wait()
 

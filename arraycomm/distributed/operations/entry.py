@@ -1,4 +1,4 @@
-"""How every collective begins: its group, whether this rank takes part, and what a coalescing manager holds back."""
+"""The start of every collective: its group, this rank's membership, and the operations that a coalescing manager defers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-current: Any = state  # for plain calls, current.default.plain._plain_all_reduce(...): there may be neither the one nor the other.
-# What these do not take the slow path does, which finds out what is the matter.
-_LEVEL = 4  # frames from world.member() to who called the function that calls entered()
+current: Any = state  # for the fast path, current.default.plain._plain_all_reduce(...): `default` and `plain` may be None.
+# Calls that the fast path refuses go to the slow path, which raises the exact error.
+_LEVEL = 4  # stack frames from world.member() to the caller of the function that calls entered()
 
 
 def entered(group: Any, what: str, level: int = _LEVEL) -> ProcessGroup | None:
-    """The group of a call; None, after a warning, for ranks outside. What a coalescing manager holds back goes first."""
+    """The group of a call; None, after a warning, for ranks outside. Operations deferred by a coalescing manager run first."""
     pg = member(group, what, level)
     if pg is not None and pg.collected and not pg.holds_all:
         run_held(pg)
@@ -61,8 +61,8 @@ def operation(warning: str = "") -> Callable[[_Function], _Function]:
 
 
 class Held(Record):
-    """One operation. start(async_op=) runs it; settle() brings the result to where it belongs, the arrays; reduces: an
-    all_reduce's."""
+    """One deferred operation. start(async_op=) runs it; settle() copies the result into the arrays; reduces: set for an
+    all_reduce."""
 
     start: Callable[..., Any]
     arrays: Sequence[Any]
@@ -79,8 +79,8 @@ class HeldWork:
 
 
 def begin(pg: ProcessGroup, held: Held, async_op: bool, *, together: bool = False) -> Any:
-    """What the call returns: for an operation that has begun, or for one that the group holds back. together: a coalescing
-    manager does so."""
+    """The call's return value, for an operation that has begun, or for one that the group defers. together: a coalescing
+    manager defers it."""
     if pg.collected is None or not (together or pg.holds_all):
         return ended(held.start(async_op=async_op), async_op, held.arrays, held.settle)
     pg.collected.append(held)
@@ -88,15 +88,15 @@ def begin(pg: ProcessGroup, held: Held, async_op: bool, *, together: bool = Fals
 
 
 def run_held(pg: ProcessGroup, async_op: bool = False) -> Work | None:
-    """Carries out all that is held back, in order."""
+    """Runs all deferred operations, in order."""
     collected = pg.collected or []
     waiting = list(collected)
-    collected.clear()  # no other list: a call with a timeout of its own comes by a copy of the group, which shares this one
+    collected.clear()  # in place: a call with its own timeout uses a copy of the group, which shares this list
     return start_all(waiting, async_op)
 
 
 def start_all(waiting: Sequence[Held], async_op: bool) -> Work | None:
-    """In order, run by run. A run waits for the end of the one before, whose results are in the caller's arrays then only."""
+    """Starts the operations in order, run by run. A run waits for the previous run, whose results are in the arrays only then."""
     runs = [list(alike) for _, alike in groupby(waiting, _key)] or [[]]
     for run in runs[:-1]:
         _start(run, False)
@@ -106,11 +106,11 @@ def start_all(waiting: Sequence[Held], async_op: bool) -> Work | None:
 def _start(run: Sequence[Held], async_op: bool) -> Work | None:
     reduced = [held.reduces for held in run if held.reduces is not None]
     steps = [held.settle for held in run]
-    if len(reduced) > 1:  # each as it was before all of them, where they share memory, as in torch
+    if len(reduced) > 1:  # if arrays share memory, each is reduced with its values from before the call, as in torch
         core, _, reduction = reduced[0]
         whole, spread = update([place for _, place, _ in reduced])
         pending = [core.all_reduce(whole, reduction, out=whole, async_op=async_op)]
-        steps.insert(0, spread)  # out of the common run first, then into strided arrays
+        steps.insert(0, spread)  # first out of the joined buffer, then into strided arrays
     else:
         pending = [held.start(async_op=async_op) for held in run]
 
@@ -123,7 +123,7 @@ def _start(run: Sequence[Held], async_op: bool) -> Work | None:
 
 
 def _key(held: Held) -> tuple[Any, ...]:
-    """All_reduces with the same one are one operation; others with the same one need not wait for each other."""
+    """The batching key: all_reduces with equal keys become one operation; other operations with equal keys need no wait."""
     if held.reduces is None:
         return () if held.settle is None else (id(held),)
     core, place, reduction = held.reduces

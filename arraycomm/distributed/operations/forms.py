@@ -3,8 +3,8 @@
     @forms("(tensors, opts=AllreduceOptions())", "(tensor, op=ReduceOp.SUM, timeout=None)")
     def allreduce(self, tensors, op=None, timeout=None, opts=None): ...
 
-The arguments that all forms begin with are given to the function by position, the others by name, and only those that the
-caller gave. The first form that fits counts; what fits none is a TypeError that shows them.
+The arguments that all forms begin with are passed to the function by position, the others by name, and only those that the
+caller passed. The first form that fits is used; if none fits, a TypeError lists the forms.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from arraycomm.core.base.typed import Any
 
 from .reduce_op import ReduceOp
 
-# What tells the forms apart. Everything else is an array or a list, which the function looks at itself.
+# The types that distinguish the forms. Every other argument is an array or a list, which the function checks itself.
 _FITS: dict[str, Callable[[Any], bool]] = {
     "op": lambda value: isinstance(value, ReduceOp) or type(value).__module__.startswith("torch."),
     "timeout": lambda value: value is None or isinstance(value, timedelta),
@@ -28,7 +28,7 @@ _SHOWN = {"op": "op: ReduceOp", "timeout": "timeout: timedelta | None", "root": 
 
 
 class _Form:
-    """One form. text: "(tensor, op=ReduceOp.SUM)"; what has a default may be left out."""
+    """One form. text: "(tensor, op=ReduceOp.SUM)"; an argument with a default is optional."""
 
     def __init__(self, text: str) -> None:
         parts = text.strip("()").split(", ") if text != "()" else []

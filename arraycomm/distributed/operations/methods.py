@@ -1,4 +1,4 @@
-"""ProcessGroup's own methods, over the functions of this package: each begins an operation and gives its Work.
+"""ProcessGroup's own methods, over the functions of this package: each begins an operation and returns its Work.
 
 Names, parameters and their forms (forms.py) are torch's; ranks are ranks of the group. Where torch takes a list of arrays, each
 array is an operation, and the Work stands for all; a list is as long on all ranks (else CollectiveMismatch) and not empty
@@ -32,7 +32,7 @@ _TIMED = frozenset((*RECORDED, *(f"_plain_{name}" for name in RECORDED)))
 
 
 class Timed:
-    """A core group whose operations have another default timeout, in seconds."""
+    """A view of a core group with another default timeout, in seconds."""
 
     def __init__(self, group: Any, timeout: float) -> None:
         self.group: Group = group.group if isinstance(group, Timed) else group
@@ -47,7 +47,7 @@ class Timed:
 
 
 def untimed(core: Any) -> Group:
-    """The core group itself, which can be watched."""
+    """The core group itself, to which watchers can be attached."""
     return core.group if isinstance(core, Timed) else core
 
 
@@ -61,19 +61,19 @@ def within(group: ProcessGroup, timeout: timedelta | None) -> ProcessGroup:
 
 
 def _arrays(tensors: Any) -> Sequence[Any]:
-    """A list of arrays, or of the one that was given."""
+    """A list of arrays; a single array becomes a list of one."""
     return tensors if isinstance(tensors, (list, tuple)) else (tensors,)
 
 
 def _lists(lists: Any, count: int) -> Sequence[Any]:
-    """A list of lists, of the one list that was given, or of as many empty ones, as ranks give that are not the root."""
+    """A list of lists: a single list becomes a list of one; ranks that are not the root pass none and get `count` empty lists."""
     if not lists:
         return ((),) * count
     return lists if isinstance(lists[0], (list, tuple)) else (lists,)
 
 
 def _told(given: dict[str, Any], root_name: str = "") -> dict[str, Any]:
-    """Named arguments of the function, of what was given: values, or the fields of opts. root_name: the function's for root."""
+    """The function's named arguments, from values or the fields of opts. root_name: the function's name for the root."""
     opts: Options | None = given.get("opts")
     if opts is not None:
         given = {"timeout": opts.timeout if opts.timeout > timedelta(0) else None,
@@ -83,8 +83,7 @@ def _told(given: dict[str, Any], root_name: str = "") -> dict[str, Any]:
 
 
 def begin_each(view: ProcessGroup, what: str, calls: Sequence[Callable[[ProcessGroup], object]]) -> Work:
-    """view: a handle of the group that nobody else has. what: a collective's name, of which all ranks make as many calls; ""
-    for messages.
+    """view: a private handle of the group. what: the collective's name, which all ranks call equally often; "" for messages.
 
     Raises what the calls raise, and CollectiveMismatch where other ranks make fewer or more.
     """
@@ -108,16 +107,16 @@ def _agree(core: Any, what: str, mine: int) -> None:
 
 
 class Operations:
-    """What ProcessGroup inherits."""
+    """The operations, as a base class of ProcessGroup."""
 
     def _begin(self: Any, where: str, *args: Any, timeout: timedelta | None = None, **named: Any) -> Any:
-        """where: "module.function". The modules import ProcessGroup, so they are imported here, when all is there."""
+        """where: "module.function". The modules import ProcessGroup, so the import is deferred to the call."""
         module, function = where.split(".")
         called = getattr(import_module(f".{module}", __package__), function)
         return called(*args, group=within(self, timeout), **named)
 
     def _begin_each(self: Any, where: str, *lists: Sequence[Any], timeout: timedelta | None = None, **named: Any) -> Work:
-        """An operation for each place of the lists, which are equally long; all are checked before the first is begun."""
+        """One operation for each index of the lists, which are equally long; all are checked before the first one begins."""
         if len({len(arrays) for arrays in lists}) > 1:
             raise ValueError(f"as many outputs as inputs are needed, got {' and '.join(str(len(arrays)) for arrays in lists)}")
         calls = list(zip(*lists, strict=True))
@@ -125,7 +124,7 @@ class Operations:
             raise ValueError(f"{where.rpartition('.')[2]} needs at least one array, got an empty list")
         if len(calls) == 1:
             return self._begin(where, *calls[0], timeout=timeout, **named)
-        if any(getattr(x, "is_sparse", False) for args in calls for x in args):  # which are exchanged in several steps
+        if any(getattr(x, "is_sparse", False) for args in calls for x in args):  # sparse tensors are exchanged in several steps
             raise TypeError("sparse tensors are reduced one at a time: call this for each of them")
         if self.collected is not None:
             return [self._begin(where, *args, timeout=timeout, **named) for args in calls][0]

@@ -81,7 +81,7 @@ def reduce_multigpu(tensor_list: list[Any], dst: int, op: ReduceOp = ReduceOp.SU
 
 
 def _reduced(what: str, places: Sequence[Buffer], op: ReduceOp) -> tuple[Buffer, Any]:
-    """This process's arrays as one, and what is left to do with the others' (a factor is applied once)."""
+    """The reduction of this process's arrays, and the op for the reduction across ranks (a factor is applied once)."""
     reduction = arguments.reduction(what, op, places[0].dtype)
     if places[0].device_type != DeviceType.CPU:
         raise DeviceError(f"{what} reduces arrays in host memory only; on GPUs use one process for each, as torch recommends")

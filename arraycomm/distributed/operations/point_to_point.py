@@ -78,7 +78,7 @@ def _begun(pg: ProcessGroup, kind: type[Work], start: Callable[..., Any], tensor
 
 
 def _rank(name: str, pg: ProcessGroup, rank: Any, group_rank: Any) -> int:
-    """As peer(), but TypeError for what is no whole number, as torch's messages raise and its collectives do not."""
+    """As peer(), but TypeError unless the rank is an integer: torch checks that for messages, and not for collectives."""
     if rank is not None and not hasattr(rank, "__index__"):
         raise arguments.wrong_type(name, "int", rank)
     return peer(pg, rank, group_rank)
@@ -89,7 +89,7 @@ def _source(pg: ProcessGroup, src: Any, group_src: Any) -> int | None:
 
 
 def _sent_to_itself(pg: ProcessGroup, tensor: Any, tag: int) -> bool:
-    """True also where nobody can tell: of device memory, and by a backend that does not."""
+    """Whether a message to this rank itself is pending; also True if that is unknown (device memory, some backends)."""
     on_host = arguments.read("tensor", tensor).device_type == DeviceType.CPU
     if not on_host or not hasattr(untimed(pg.core)._communicator, "probe"):
         return True
@@ -108,7 +108,7 @@ def _sendable(tensor: Any, tag: Any) -> None:
 
 
 def _receivable(tensor: Any, tag: Any) -> None:
-    """As _sendable(), and writable where it lies."""
+    """As _sendable(), and the array must be writable in place."""
     _sendable(tensor, tag)
     arguments.written("tensor", tensor)
 

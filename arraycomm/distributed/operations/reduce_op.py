@@ -8,7 +8,7 @@ from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
 from arraycomm.core.arrays.types import premul_sum
 from arraycomm.core.base.typed import Any
 
-# By torch's numbers. The core's names of them.
+# The core's names of the reductions, indexed by torch's numbers.
 _NAMES = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max", "BAND": "band", "BOR": "bor",
           "BXOR": "bxor", "PREMUL_SUM": None}
 _FOR_COMPLEX = frozenset(("SUM", "AVG", "PREMUL_SUM"))
@@ -32,7 +32,7 @@ class ReduceOp:
     BXOR: RedOpType
     PREMUL_SUM: RedOpType
     op: RedOpType
-    plain: str  # what the core takes at once; "", which it refuses, where dtype or factor have to be looked at first
+    plain: str  # the core's name for the fast path; "", which the core refuses, if dtype or factor need a check first
 
     def __init__(self, op: RedOpType) -> None:
         if not isinstance(op, RedOpType):
@@ -50,7 +50,7 @@ class ReduceOp:
 
     @property
     def core(self) -> str | CoreReduceOp:
-        """What the core takes. TypeError for PREMUL_SUM without a factor."""
+        """The core's reduction. TypeError for PREMUL_SUM without a factor."""
         name = _NAMES[self.op.name]
         if name is not None:
             return name

@@ -31,7 +31,7 @@ class Boxed:
 
 
 class Boxable:
-    """What Work and ProcessGroup inherit."""
+    """The methods for boxing, as a base class of Work and ProcessGroup."""
 
     __slots__ = ()
 
@@ -138,7 +138,7 @@ class Work(Boxable):
         with _settling:
             if self._settle is not None:
                 self._settle()
-                self._settle = None  # last: who finds None does not wait for the lock
+                self._settle = None  # last: a thread that reads None does not wait for the lock
 
     def outcome(self) -> int:
         """Waits for the end; how it ended, as torch's WorkResult."""
@@ -173,17 +173,17 @@ class Work(Boxable):
         return future
 
 
-# Held while results are copied to where they belong. Of several Works as one, this waits for each of them.
+# Held while results are copied into the callers' arrays. For several Works as one, this waits for each of them.
 _settling = threading.RLock()
 
 
 class Settling(Work):
-    """A Work whose results are still to be copied to their arrays. A thread does so where the Work is dropped before."""
+    """A Work whose results are still to be copied into the arrays. If the Work is dropped before, a thread copies them."""
 
     __slots__ = ()
 
     def __del__(self) -> None:
-        if self._settle is not None:  # how it ended the thread asks: watchers hear of that, and they have locks
+        if self._settle is not None:  # the thread queries the outcome: that notifies watchers, which take locks
             kept = Work(self._pending, self._arrays, self._settle)
             finish("an operation on strided arrays or lists", lambda: _settle_late(kept))
 
@@ -202,7 +202,7 @@ def _settle_late(work: Work) -> None:
 
 
 class Message(Work):
-    """Of isend and irecv: without a future, as in torch."""
+    """The Work of isend and irecv: without a future, as in torch."""
 
     __slots__ = ()
 
@@ -214,7 +214,7 @@ class Message(Work):
 
 
 class Receive(Message):
-    """Of irecv."""
+    """The Work of irecv."""
 
     __slots__ = ()
 
@@ -223,11 +223,11 @@ class Receive(Message):
         return int(self._pending.result().source)
 
 
-ENDED = Several(())  # of what was done when its call returned
+ENDED = Several(())  # for operations that end inside their call
 
 
 def ended(pending: Any, async_op: bool, arrays: Sequence[Any], settle: Callable[[], Any] | None = None) -> Work | None:
-    """What a collective returns: None after a synchronous call, which has ended, or its Work."""
+    """A collective's return value: None after a synchronous call, which has ended, or its Work."""
     if async_op:
         return Work(pending, arrays) if settle is None else Settling(pending, arrays, settle)
     if settle is not None:
@@ -236,7 +236,7 @@ def ended(pending: Any, async_op: bool, arrays: Sequence[Any], settle: Callable[
 
 
 def duration(timeout: object) -> object:
-    """A timedelta where seconds are given as a float, which torch takes too; what it was where not."""
+    """A float of seconds, which torch accepts too, as a timedelta; other values unchanged."""
     return timedelta(seconds=timeout) if isinstance(timeout, float) else timeout
 
 

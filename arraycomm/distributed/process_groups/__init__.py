@@ -1,1 +1,1 @@
-"""ProcessGroup: how groups are made, found and ended, and what they may be asked to do besides collectives."""
+"""ProcessGroup: making, looking up and destroying groups, and their operations other than collectives."""

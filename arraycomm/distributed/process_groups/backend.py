@@ -15,7 +15,7 @@ from arraycomm.core.interface.backend import Backend as Engine
 
 from . import devices as known_devices
 
-# Our name for what torch calls so; other names are the same in the core's registry.
+# torch's name -> the core registry's name; all other names are equal in both.
 _ENGINES = {"gloo": "socket"}
 
 
@@ -23,7 +23,7 @@ BackendType = enum.IntEnum("BackendType", ["UNDEFINED", "GLOO", "NCCL", "UCC", "
 
 
 class Plugin(Record):
-    """What register_backend() was given."""
+    """The arguments of register_backend()."""
 
     creator_fn: Callable[..., Any]
     extended_api: bool

@@ -1,6 +1,6 @@
-"""What TORCH_DISTRIBUTED_DEBUG=DETAIL does before each collective: the ranks show each other what they are about to call.
+"""TORCH_DISTRIBUTED_DEBUG=DETAIL: before each collective the ranks exchange and compare their call signatures.
 
-In a group of their own, so that the collective's group is as it was when they disagree, or one of them does not come.
+The exchange has its own group, so that the collective's group stays intact if signatures differ or a rank is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from arraycomm.core.interface.kinds import KINDS
 
 
 class Fingerprint(Record):
-    """What a rank is about to call. Empty: does not matter, or the rank has none."""
+    """A rank's call signature. An empty field is not compared, or the rank has no value for it."""
 
     sequence: str
     operation: str
@@ -60,7 +60,7 @@ class Consistency(Watcher):
             self._refuse(everyone, timeout)
 
     def _exchange(self, told: object, timeout: float | None, about: Fingerprint) -> list[Any]:
-        """Every rank's."""
+        """Every rank's signature."""
         try:
             return self._between.all_gather_object(told, timeout=timeout)
         except CollectiveTimeout as error:
@@ -86,7 +86,7 @@ _TRACE = 5
 
 
 def _wants_trace() -> bool:
-    """Without loading `logging`, which nobody has configured then."""
+    """Whether the log level is TRACE. If `logging` is not loaded, it is not configured either, and stays unloaded."""
     logging = sys.modules.get("logging")
     return logging is not None and logging.getLogger("arraycomm").isEnabledFor(_TRACE)
 
@@ -94,7 +94,7 @@ def _wants_trace() -> bool:
 def fingerprint(call: Call) -> Fingerprint:
     given, kind = call.parameters, KINDS.get(call.name)  # none of isend and irecv
     dtype, shape = "", ""
-    of_root = kind is not None and kind.cuts and kind.gives == lib.ACOMM_ROOT  # the others know a part
+    of_root = kind is not None and kind.cuts and kind.gives == lib.ACOMM_ROOT  # other ranks know only their part
     found = None if of_root and call.group.rank == given.get("root", 0) else call.array()
     if found is not None:
         dtype, dimensions = found[0], found[1]
@@ -114,6 +114,6 @@ def differences(one: Fingerprint, other: Fingerprint) -> list[str]:
 
 
 def _stack() -> str:
-    import traceback  # for a report only
+    import traceback  # imported on demand: only a report needs it
 
     return "".join(traceback.format_stack(limit=40)[:-4])

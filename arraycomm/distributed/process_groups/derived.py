@@ -1,8 +1,8 @@
-"""What Backend.register_backend() was given, as the core calls it: a Communicator, or a ProcessGroup of a class that a program
-writes, by the methods that the class defines.
+"""Adapters from Backend.register_backend()'s functions to the core: for a Communicator, or for a ProcessGroup of a program's
+class, by the methods that the class defines.
 
-These are called as torch calls them: with lists of arrays, which share the caller's memory, and an options object. Arrays are
-torch's where torch is loaded, NumPy's elsewhere.
+The methods are called as torch calls them: with lists of arrays, which share the caller's memory, and an options object. Arrays
+are torch's if torch is loaded, else NumPy's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Unopened(Absent):
-    """Of a ProcessGroup of a program's class, until a backend's function has given it to init_process_group() or new_group()."""
+    """The core group of a program's ProcessGroup until a backend's function returns it to init_process_group() or new_group()."""
 
     backend = "undefined"
     advice = ("the functions of arraycomm.distributed do not know this ProcessGroup: make it in the function that "
@@ -44,7 +44,7 @@ class Unopened(Absent):
 
 
 class Operation:
-    """A program's Work as the core's."""
+    """Adapts a program's Work to the core's Work."""
 
     def __init__(self, work: Any, source: tuple[int, int, int] = (-1, 0, 0)) -> None:
         self._work, self._source = work, source
@@ -104,7 +104,7 @@ class DerivedCommunicator:
         given: tuple[Any, ...]
         if not (kind.cuts or kind.joins):
             given = ([_array(dst) if src is None else _array(src) + 0 if dst is None else _moved(src, dst)],)  # not over src
-        elif name != of_lists:  # of whole arrays
+        elif name != of_lists:  # the variants on whole arrays
             each = (list(receives or ()), list(counts or ())) if kind.cuts and kind.joins else ()
             given = (_array(dst), _array(src), *each)
         elif kind.cuts and kind.joins:
@@ -150,16 +150,16 @@ class DerivedCommunicator:
                            "backend's function")
 
     def check_peers(self) -> None:
-        """Its class does not say."""
+        """Does nothing: a program's class has no such check."""
 
     def abort(self, reason: str) -> None:
-        """A class that has something to end defines ProcessGroup.abort()."""
+        """Does nothing: a class that can abort defines ProcessGroup.abort()."""
 
     def close(self, reason: str = "") -> None:
-        self.closed = True  # the rest is in its shutdown(), which destroy_process_group() calls
+        self.closed = True  # destroy_process_group() calls the class's shutdown()
 
     def _parts(self, buffer: Buffer, counts: Sequence[int] | None, shape: Sequence[int] = ()) -> list[Any]:
-        """One for each rank: of this shape where that is as large, flat where it is not."""
+        """One array per rank: of this shape if the element count fits, else flat."""
         sizes = [buffer.count // self.size] * self.size if counts is None else list(counts)
         starts = [sum(sizes[:rank]) for rank in range(self.size)]
         found = [_array(buffer.part(start, (count,))) for start, count in zip(starts, sizes, strict=True)]
@@ -178,7 +178,7 @@ def _opts(kind: Any, timeout: float | None, op: CoreReduceOp | None = None, root
 
 
 def _array(buffer: Buffer) -> Any:
-    """Of the buffer's memory. What must not be written is a copy."""
+    """An array over the buffer's memory; a copy if the buffer is read-only."""
     label = DType(buffer.dtype).label
     memory: Any = bytearray(buffer) if buffer.readonly else buffer
     torch: Any = sys.modules.get("torch")
@@ -189,18 +189,18 @@ def _array(buffer: Buffer) -> Any:
 
 
 def _moved(src: Buffer, dst: Buffer) -> Any:
-    """What is to be worked on in place: dst, with what src has."""
+    """An array over dst that holds src's elements, for an operation in place."""
     x = _array(dst)
     if src.address != dst.address:
         x[...] = _array(src)
     return x
 
 
-_NEEDED = ("rank", "size", "name", "closed", "close", "abort", "check_peers")  # what Group uses beside the operations
+_NEEDED = ("rank", "size", "name", "closed", "close", "abort", "check_peers")  # used by Group, besides the operations
 
 
 class PluginBackend:
-    """Follows arraycomm.core.interface.backend.Backend. ranks: the global ones of the group that it is to open."""
+    """Follows arraycomm.core.interface.backend.Backend. ranks: the global ranks of the group to open."""
 
     on_gpus = "arraycomm.core.gpu.staged:Staged"
 
@@ -216,7 +216,7 @@ class PluginBackend:
         return None
 
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> Communicator:
-        """Raises TypeError when what the function made is no Communicator, else what it raises."""
+        """Raises TypeError if the function's result is no Communicator, and the function's own errors."""
         if self._plugin.extended_api:
             options = SimpleNamespace(store=meeting.store, group_rank=meeting.rank, group_size=meeting.size, group_id=name,
                                       timeout=timedelta(seconds=timeout), global_ranks_in_group=list(self._ranks))

@@ -1,4 +1,4 @@
-"""Device types by torch's names, and what a caller may give to say on which device he works."""
+"""Device types by torch's names, and the forms in which a caller may name a device."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from arraycomm.core.base.typed import Any
 
 
 def type_of(device: Any) -> str:
-    """"cuda" for "cuda:1", a torch.device or a device number. RuntimeError for a type that nobody knows, TypeError for what
-    is none of these."""
+    """"cuda" for "cuda:1", a torch.device or a device number. RuntimeError for an unknown device type, TypeError for a value of
+    another kind."""
     if not isinstance(device, (str, int)) and not hasattr(device, "type"):
         raise TypeError(f"a device is a str as \"cuda:0\", a torch.device or a number, got {device!r}")
     name = "cuda" if isinstance(device, int) else str(getattr(device, "type", device)).partition(":")[0]
@@ -18,9 +18,9 @@ def type_of(device: Any) -> str:
 
 
 def bound(device_id: Any) -> Any:
-    """device_id as it is kept: a device as given, a number as "cuda:<number>". None stays None.
+    """The bound device for device_id: a device unchanged, a number as "cuda:<number>", None for None.
 
-    Raises ValueError for a device that is no accelerator, or has no number: the one that this process works on is meant.
+    Raises ValueError for a device that is no accelerator or has no index: it must name the device of this process.
     """
     if device_id is None:
         return None
@@ -35,7 +35,7 @@ def bound(device_id: Any) -> Any:
 
 
 def of_array(x: Any) -> int:
-    """DLPack's device type of an array; what has only the buffer protocol is on the host."""
+    """DLPack's device type of an array; the host for objects that have only the buffer protocol."""
     export = getattr(x, "__dlpack_device__", None)
     return int(export()[0]) if export else int(DeviceType.CPU)
 

@@ -35,11 +35,11 @@ class Grid:
     # ---- copies ----
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Grid:
-        """Itself, as its groups are of this process: a copy of a mesh, or of a module that holds one, uses the same."""
+        """Returns itself, because groups belong to the process: a copied mesh, or a copied module with a mesh, shares them."""
         return self
 
     def __reduce__(self) -> Any:
-        """Groups travel by their names, and are looked up where they arrive."""
+        """Pickles groups by name; unpickling looks the names up."""
         names = None if self._groups is None else {axes: group.group_name for axes, group in self._groups.items()}
         return _arrived, (self.shape, self.ranks, self.names, self.rank, self.template, self.flattened, names)
 
@@ -49,7 +49,7 @@ class Grid:
         return math.prod(self.shape[axis] for axis in axes)
 
     def stride(self, axes: Axes) -> int | tuple[int, ...]:
-        """Steps between neighbours; one for each axis where one number does not tell them. An axis of one rank has none."""
+        """The rank distance of neighbours; one number per axis if they differ. An axis of size 1 has no stride."""
         axes = tuple(axis for axis in axes if self.shape[axis] > 1)
         if not axes:
             return ()
@@ -57,8 +57,8 @@ class Grid:
         return self.strides[axes[-1]] if even else tuple(self.strides[axis] for axis in axes)
 
     def position(self, axes: Axes) -> int:
-        """This rank's along these axes."""
-        assert self.coordinate is not None  # the caller has looked
+        """This rank's position along these axes."""
+        assert self.coordinate is not None  # checked by the caller
         place = 0
         for axis in axes:
             place = place * self.shape[axis] + self.coordinate[axis]
@@ -78,7 +78,7 @@ class Grid:
     # ---- groups ----
 
     def open(self, override: Mapping[int | str, Any] | None) -> None:
-        """A group along each axis. All ranks of the world call it."""
+        """Opens a group along each axis. All ranks of the world call it."""
         world, options = default_group(), _by_axis(override or {}, self.shape, self.names)
         agree(world, f"a DeviceMesh of {self.shape}, ranks {self.ranks}, names {self.names}", world.core.timeout)
         self._groups = {}
@@ -92,7 +92,7 @@ class Grid:
         self.flattened[name] = axes
 
     def _open(self, axes: Axes, label: str, option: tuple[str | None, Any] | None) -> None:
-        assert self._groups is not None  # by open()
+        assert self._groups is not None  # set by open()
         if self.coordinate is None:
             return
         members = sorted(self.ranks_along([axes]))
@@ -105,7 +105,7 @@ class Grid:
                                        use_local_synchronization=True)
 
     def adopt(self, groups: Sequence[ProcessGroup]) -> None:
-        """Takes these, one for each axis."""
+        """Uses existing groups, one for each axis."""
         if self.coordinate is None:
             raise ValueError(f"Invalid mesh {list(self.ranks)}: rank {self.rank}, which has the groups, is not in it")
         for axis, group in enumerate(groups):
@@ -126,7 +126,7 @@ class Grid:
 
 def _arrived(shape: tuple[int, ...], ranks: tuple[int, ...], names: tuple[str, ...] | None, rank: int, template: Any,
              flattened: dict[str, Axes], groups: Mapping[Axes, str] | None) -> Grid:
-    """What Grid.__reduce__() tells of. In a process of another rank it is that rank's; one without these groups has none."""
+    """Unpickles a Grid from Grid.__reduce__(), with this process's rank and groups; without groups if some are not open here."""
     here = rank if state.default is None else state.default.rank()
     grid = Grid(shape, ranks, names, here, template)
     grid.flattened = dict(flattened)
@@ -138,7 +138,7 @@ def _arrived(shape: tuple[int, ...], ranks: tuple[int, ...], names: tuple[str, .
 # ---- arguments ----
 
 def read_mesh(mesh: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(shape, ranks) of nested lists or of an array. TypeError, ValueError for what is no grid of integers."""
+    """(shape, ranks) of nested lists or of an array. TypeError or ValueError unless it is a grid of integers."""
     if hasattr(mesh, "__dlpack__") and hasattr(mesh, "tolist"):
         mesh = mesh.tolist()
     shape, ranks = _leaves(mesh)
@@ -178,7 +178,7 @@ def check_names(device_type: str, shape: Sequence[int], names: Sequence[str] | N
 
 
 def _backend(value: Any) -> tuple[str | None, Any]:
-    """(backend, pg_options) of what stands for a dimension in backend_override."""
+    """(backend, pg_options) of a dimension's value in backend_override."""
     if isinstance(value, str):
         return value, None
     if isinstance(value, tuple) and len(value) == 2:

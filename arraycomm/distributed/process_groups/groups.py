@@ -118,7 +118,7 @@ def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = No
         if asked == Backend.MPI:
             raise ValueError("MPI backend does not support use_local_synchronization: every rank has to call new_group()")
         if world.rank() not in members:
-            return None  # as torch's, unlike where all ranks call it
+            return None  # as in torch; where all ranks call it, ranks outside get NON_GROUP_MEMBER
     else:
         agree(world, f"new_group of {members} over {config.spelled()}", seconds)
     turn = _next_turn(members)
@@ -153,9 +153,9 @@ def _next_turn(members: Sequence[int]) -> int:
 
 
 def agree(group: ProcessGroup, what: str, seconds: float) -> None:
-    """Waits for all ranks of the group. ValueError when they come for different things.
+    """Waits for all ranks of the group. ValueError if their call signatures differ.
 
-    Over the store, because collectives of the group may be under way.
+    The exchange uses the store, because collectives of the group may be in progress.
     """
     end = time.monotonic() + seconds
     while group.size() > 1:
@@ -163,7 +163,7 @@ def agree(group: ProcessGroup, what: str, seconds: float) -> None:
         group.agreements += 1
         try:
             return _agree(group, number, what, max(end - time.monotonic(), 0.001))
-        except TooLate:  # their next try has the next number
+        except TooLate:  # the peers' next attempt has the next number
             if time.monotonic() >= end:
                 raise
 
@@ -184,7 +184,7 @@ def _agree(group: ProcessGroup, number: int, what: str, seconds: float) -> None:
         gathering.fail(error)
         raise
     gathering.leave()
-    if group.rank() == 0 and number > 0 and group.meeting.store.lists_keys:  # all have left the one before
+    if group.rank() == 0 and number > 0 and group.meeting.store.lists_keys:  # all ranks have left the previous one
         before = _agreement(group, number - 1)
         before.delete_key("what")
         Gathering(before, 0, group.size()).forget(MEET)

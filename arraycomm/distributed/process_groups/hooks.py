@@ -1,7 +1,7 @@
 """Hooks of a ProcessGroup: functions that are called before and after each of its operations is issued, and when it fails.
 
-A group without hooks pays nothing: the first one makes its core groups watched ones (core/diagnostics/watch.py), by which
-hooks see what the functions of this package and the group's methods begin, once per operation of the core.
+A group without hooks has no overhead: the first hook attaches a watcher to its core groups (core/diagnostics/watch.py), which
+reports the operations that this package's functions and the group's methods begin, once per operation of the core.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .options import method
 
 _TORCHS = ("SEND", "RECV", "BROADCAST", "ALLREDUCE", "REDUCE", "ALLGATHER", "REDUCE_SCATTER", "ALLTOALL", "BARRIER", "SCATTER",
            "GATHER")
-# What an operation is. Forms of one collective (of lists, of one output) have one name. Our numbers go on where torch's end.
-_enumeration: Any = enum.IntEnum  # which type checkers want to see the names of
+# Names of operations. All forms of a collective (lists, single output) have one name. Numbers continue after torch's.
+_enumeration: Any = enum.IntEnum  # as Any: type checkers want literal names
 HookOpName = _enumeration("HookOpName", {name: number for number, name in enumerate(_TORCHS)} | {
     kind.name.upper(): kind.number for kind in KINDS.values() if kind.number >= len(_TORCHS)})
 
 
 _NAMES = {name: HookOpName[method(name if name in KINDS else name.removeprefix("i")).upper()] for name in RECORDED}
-_OWN_TAGS = 2**62  # from here on messages are this package's, of objects
+_OWN_TAGS = 2**62  # tags from here on are reserved for this package's messages of objects
 
 
 class PreHookArgs(Record):
@@ -45,11 +45,11 @@ class PreHookArgs(Record):
     output_tensors: list[Any]
 
 
-PostHookArgs = PreHookArgs  # of the same operation
+PostHookArgs = PreHookArgs  # the same fields
 
 
 class Hooks(Watcher):
-    """The hooks of one group, by their numbers; they watch its core groups. Groups that are split off have their own."""
+    """The hooks of one group, by hook_id, as a watcher of its core groups. Groups that are split off have their own hooks."""
 
     def __init__(self) -> None:
         self.pre: dict[int, Callable[[PreHookArgs], Any]] = {}
@@ -59,7 +59,7 @@ class Hooks(Watcher):
         self._count = 0
 
     def begin(self, call: Call) -> list[PostHookArgs]:
-        """What it gives is emptied when the post hooks have run."""
+        """The returned list is emptied after the post hooks have run."""
         if call.parameters.get("tag", 0) >= _OWN_TAGS:
             return []
         given, out = call.parameters.get("x"), call.parameters.get("out")
@@ -83,7 +83,7 @@ class Hooks(Watcher):
             self.begun(token)
 
     def run_abort(self) -> None:
-        """Once for a group. What a hook raises is logged: the failure goes on."""
+        """Runs once per group. A hook's exception is logged, and the failure is raised as before."""
         if self.failed:
             return
         self.failed = True
@@ -120,7 +120,7 @@ class Hooked:
         if self.hooks is None:
             self.hooks = Hooks()
             self.watch(self.hooks)
-        setattr(self.hooks, kind, {**getattr(self.hooks, kind), int(hook_id): hook})  # a new one: others may be reading
+        setattr(self.hooks, kind, {**getattr(self.hooks, kind), int(hook_id): hook})  # copied: other threads may read it
 
     def _unregister(self, kind: str, hook_id: int) -> None:
         if self.hooks is not None:

@@ -1,4 +1,4 @@
-"""init_process_group() and its end, and the questions that may be asked before."""
+"""init_process_group(), destroy_process_group(), and the queries that are allowed before initialization."""
 
 from __future__ import annotations
 
@@ -165,10 +165,10 @@ def _destroy_all() -> None:
         finish()
     groups = [*state.shrunk, *state.groups.values()]
     state.clear()
-    for group in reversed(groups):  # the first group of the world last: the others use its connections
+    for group in reversed(groups):  # the world's first group last: other groups use its connections
         _close(group)
 
 
 def _close(group: ProcessGroup) -> None:
     group.shutdown()
-    group.core.close()  # a program's class may not have done it
+    group.core.close()  # a program's class may not have closed it

@@ -1,9 +1,9 @@
-"""The members of a reconfigure() compare the lists that they were given where they meet. Who has another list than one of its
-members hears of it at once, and so does that member: they would wait for each other until their timeouts.
+"""The members of a reconfigure() compare their lists of handles in the store. If the lists of two members differ, both get an
+error at once; without this check they would wait for each other until their timeouts.
 
-A list is claimed in the store: by each caller for itself and for the list's first member, and by that one for all. So two lists
-that have a member in common meet in a claim once the first members have come, and a rank that is not first claims two only.
-What is written there is signed with the job's secret (gathering.py).
+A list is registered in the store: each caller writes its list under its own key and under the first member's key; the first
+member writes it under all keys. So two lists with a common member collide at a key once their first members have arrived, and
+every other rank writes only two keys. Entries are signed with the job's secret (gathering.py).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from arraycomm.core.base.printable import printable
 from arraycomm.core.bootstrap.gathering import MEET, Gathering, agreed, signed
 from arraycomm.core.bootstrap.store import PrefixStore, Store
 
-_SHOWN = 16  # handles of a list in an error
+_SHOWN = 16  # handles of a list that an error shows
 
 
 class MemberList:
-    """One list, of a rank that calls reconfigure(). store: of this uuid alone. secret: the job's."""
+    """The list of one rank that calls reconfigure(). store: private to this uuid. secret: the job's."""
 
     def __init__(self, store: Store, uuid: int, handles: Sequence[str], mine: str, secret: bytes | None) -> None:
         self._store, self._uuid, self._handles, self._mine, self._secret = store, uuid, list(handles), mine, secret
         text = "\n".join(handles)
         self._name = sha256(text.encode()).hexdigest()[:16]
-        self.store = PrefixStore(self._name, store)  # of those who have this list
+        self.store = PrefixStore(self._name, store)  # shared by the members with this list
         self._write(f"{self._name}/list", text)
 
     def meet(self, seconds: float) -> None:
-        """Returns when all members have come with this list.
+        """Returns when all members have arrived with this list.
 
-        Raises ValueError, which names both lists, where a member has come with another one, AuthFailed where somebody else writes
-        there, DistStoreError and PeerLost as Gathering.wait().
+        Raises ValueError, which names both lists, if a member has another list, AuthFailed for entries from outside the job,
+        DistStoreError and PeerLost as Gathering.wait().
         """
         gathering = self._gathering(self._name, self._handles.index(self._mine), len(self._handles))
         gathering.enter()
@@ -64,7 +64,7 @@ class MemberList:
         return Gathering(PrefixStore(f"{name}/gathering", self._store), rank, size, self._secret)
 
     def _write(self, key: str, text: str) -> str:
-        """What stands there then: this, or what another member has written before."""
+        """Writes the text unless the key has a value; returns the key's value."""
         return agreed(self._store, key, self._secret, self._about(key), text.encode()).decode()
 
     def _read(self, key: str) -> str:

@@ -1,9 +1,9 @@
-"""Who is in a ProcessGroup, when that changes: groups of separate worlds are merged, and ranks come and go without a restart.
+"""Changes of a ProcessGroup's membership: groups of separate worlds are merged, and ranks join and leave without a restart.
 
-Groups that merge meet in rounds of a store, each of which ends for all its groups by one word (join()). A round is over when its
-groups are all that are wanted, or when one of them gives up. The first to say so says it for all (compare_set), and the others
-wait for that word: a group that is left goes on to the next round at once, where the one that gave up will come when it tries
-again. So groups that are in their calls at the same time meet, whatever happened before.
+Groups that merge hold a rendezvous in rounds over a store; one decision ends a round for all its groups (join()). A round ends
+when all ranks have joined, or when a group times out. The first group to decide writes the decision (compare_set), and the other
+groups wait for it: after an incomplete round the remaining groups enter the next round at once, and the group that timed out
+enters it when it retries. So groups that call at the same time meet, whatever failed before.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .options import ReconfigureOptions
 if TYPE_CHECKING:
     from .process_group import ProcessGroup
 
-_HANDLE = "arraycomm"  # what our handles begin with
+_HANDLE = "arraycomm"  # the prefix of arraycomm's handles
 
 
 class Absent:
-    """Stands for the core group of a ProcessGroup that has none yet. advice: what the RuntimeError of its use says."""
+    """The placeholder of a ProcessGroup's core group before there is one. advice: the text of the RuntimeError on its use."""
 
     closed, advice = False, ""
 
@@ -40,7 +40,7 @@ class Absent:
         self.closed = True
 
     def abort(self, reason: str = "") -> None:
-        """Nothing is under way."""
+        """Does nothing: no operation can be in progress."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -49,7 +49,7 @@ class Absent:
 
 
 class Nobody(Absent):
-    """Of a group that has no members yet: reconfigure() gives it some."""
+    """The placeholder for a group without members, until its reconfigure()."""
 
     rank, size, backend = -1, 0, "socket"
     advice = "the group was made with enable_reconfigure=True and has no members yet: call reconfigure()"
@@ -59,7 +59,7 @@ class Nobody(Absent):
 
 
 class Members:
-    """What ProcessGroup inherits. base: the store in which those meet who reconfigure."""
+    """A base class of ProcessGroup. base: the store for the rendezvous of reconfigure()."""
 
     base: Store
     _handle = ""
@@ -88,14 +88,14 @@ class Members:
         return self._made(meeting, seconds, group_name or f"merged {meeting.job[:8]}", group_desc)
 
     def _join(self: Any, store: Store, size: int, seconds: float) -> tuple[int, int]:
-        """As join(): told by the first rank."""
+        """join() on the first rank, whose result is broadcast."""
         told, failure = array.array("q", [-1, -1]), None
         if self.rank() == 0:
             try:
                 told[0], told[1] = join(store, size, self.size(), seconds, find())
             except Exception as error:
                 failure = error
-        self.core.broadcast(told, 0, out=told, timeout=seconds + self.core.timeout)  # the first rank may wait for so long
+        self.core.broadcast(told, 0, out=told, timeout=seconds + self.core.timeout)  # the first rank may wait that long
         if failure is not None:
             raise failure
         if told[1] < 0:
@@ -169,7 +169,7 @@ class Members:
         return made
 
     def _become(self: Any, meeting: Rendezvous) -> None:
-        """Takes the place of the former members. They are left when the new ones have met: none of these needs them any more."""
+        """Replaces the members. The former core group is closed after the rendezvous of the new members, who do not need it."""
         from .process_group import open_world
 
         core = open_world(meeting, self.config, self.core.timeout, None, self.bound_device_id)
@@ -185,11 +185,11 @@ _WHOLE, _OVER = b"whole", b"over"
 
 
 def join(store: Store, size: int, mine: int, seconds: float, secret: bytes | None) -> tuple[int, int]:
-    """By the first rank of a group of `mine` ranks: (the round, how many ranks of other groups stand before these). secret: the
-    job's, which signs what ends a round.
+    """Called by the first rank of a group of `mine` ranks: (the round, the number of other groups' ranks before this group's).
+    secret: the job's, which signs a round's decision.
 
-    Where the second and `mine` are more than `size` the ranks that came before leave too little room: the round is over then.
-    Raises DistStoreError when not all have come in time, AuthFailed where somebody else ended the round.
+    If that number and `mine` together exceed `size`, the group does not fit into the round, and the round ends.
+    Raises DistStoreError if not all ranks arrive in time, AuthFailed for a decision from outside the job.
     """
     rounds, end = f"merge/rounds of {size}", time.monotonic() + seconds
     while True:
@@ -199,30 +199,30 @@ def join(store: Store, size: int, mine: int, seconds: float, secret: bytes | Non
         before = come - mine
         try:
             word = _word(store, key, before, come, size, end, secret)
-        finally:  # whatever comes of it, nobody new has a place there
+        finally:  # on success and failure alike, no new group may enter this round
             store.compare_set(rounds, str(number), str(number + 1))
         if word == _WHOLE or before < size < come:
             return number, before
 
 
 def _word(store: Store, key: str, before: int, come: int, size: int, end: float, secret: bytes | None) -> bytes:
-    """What ends the round."""
+    """Waits for the round's decision, or makes it."""
     about = f"the end of {key}"
 
     def say(word: bytes) -> bytes:
         return agreed(store, f"{key}/said", secret, about, word)
 
-    if before >= size:  # it has been complete, or over, before
+    if before >= size:  # the round was complete, or over, before this group came
         return _OVER
     if come >= size:
         return say(_WHOLE if come == size else _OVER)
     try:
         return signed(secret, about, store.get_within(f"{key}/said", timedelta(seconds=max(end - time.monotonic(), 0.001))))
-    except BaseException as error:  # this group gives up
+    except BaseException as error:  # this group leaves the round
         word = say(_OVER)
         if not isinstance(error, DistStoreError):
             raise
-        if word == _WHOLE:  # the last one came meanwhile, and counts on it
+        if word == _WHOLE:  # the last group arrived meanwhile and relies on this one
             return word
         come = store.add(f"{key}/ranks", 0)
         raise DistStoreError(f"merge_remote_group: {come} of {size} ranks have come in time") from error

@@ -1,4 +1,4 @@
-"""What torch's ProcessGroupNCCL takes as pg_options: how NCCL's communicators are to be made.
+"""torch's ProcessGroupNCCL options as pg_options: the configuration of NCCL communicators.
 
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
     options.config.max_ctas = 4
@@ -42,7 +42,7 @@ class NCCLConfig:
         return self._set.get(name)
 
     def fields(self) -> dict[str, Any]:
-        """What was set, by NCCL's names."""
+        """The fields that were set, by NCCL's names."""
         return {_FIELDS[name]: value for name, value in self._set.items() if value is not None}
 
 
@@ -62,8 +62,8 @@ class ProcessGroupNCCL:
 
 
 def configure(engine: Any, options: Any, device: Any, *, asked: bool) -> None:
-    """Before the engine opens a group on this device (None: the current one). asked: for NCCL, by its name; otherwise it is
-    opened with the first array on a GPU. TypeError for options of another kind."""
+    """Sets the options before the engine opens a group on this device (None: the current one). asked: NCCL was requested by
+    name; otherwise it is opened with the first array on a GPU. TypeError for options of another kind."""
     engine.lazy = not asked and device is None
     if device is not None:
         engine.device = int(str(device).rpartition(":")[2])

@@ -9,7 +9,7 @@ from arraycomm.core.base.typed import Any
 
 from ..operations.reduce_op import ReduceOp
 
-# The methods of whole arrays, under torch's older names; the newer ones are KIND_single.
+# torch's older names of the methods on whole arrays; the newer names are KIND_single.
 BASE = {"all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "all_to_all": "alltoall_base"}
 
 

@@ -67,15 +67,15 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
         self.core, self.ranks = unopened, tuple(range(unopened.size))
         self.group_name, self.group_desc, self.bound_device_id = "", "undefined", None
         self.backend, self.config = Backend.UNDEFINED, BackendConfig(Backend.UNDEFINED)
-        self.watched = True  # so that nothing takes the core group's fast path
+        self.watched = True  # disables the core group's fast path
         self.hold(None)
 
     @classmethod
     def of(cls, core: Group, ranks: Sequence[int], *, name: str, desc: str | None, backend: str, config: BackendConfig,
            meeting: Rendezvous, bound_device_id: Any = None, base: Store | None = None) -> ProcessGroup:
-        """The handle of a core group; the object of a program's class where that carries it.
+        """The handle of a core group; the program's own object if a program's class implements the group.
 
-        meeting: where the world's ranks have met. base: where those meet who reconfigure.
+        meeting: the world's rendezvous. base: the store for the rendezvous of reconfigure().
         """
         carrier = core._communicator if isinstance(core, Group) else None
         group = carrier.group if isinstance(carrier, DerivedCommunicator) else cls.__new__(cls)
@@ -87,17 +87,17 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
         return group
 
     def install(self, core: Group, ranks: Sequence[int], meeting: Rendezvous) -> None:
-        """Makes these the members."""
+        """Sets the members."""
         self.meeting = meeting
         self.core = core
         self.ranks = tuple(ranks)
         self.place = {global_rank: rank for rank, global_rank in enumerate(self.ranks)}
-        self.agreements = self.splits = self.windows = 0  # so far; equal on its ranks
-        self.monitored = -1, -1  # the last monitored_barrier()'s number
-        self.passed = ""  # and that of the last one that all have passed, whose keys are in the store yet
+        self.agreements = self.splits = self.windows = 0  # counts, equal on all ranks of the group
+        self.monitored = -1, -1  # number of the last monitored_barrier()
+        self.passed = ""  # number of the last monitored_barrier() that all ranks passed: its keys are still in the store
         if self.size():
             debug.opened(self)
-        self.watched = isinstance(core, Watched)  # for good: by a trace, or checks
+        self.watched = isinstance(core, Watched)  # permanently: a trace or the DETAIL checks are attached
         self.hold(None)
         if self.hooks is not None:
             self.hooks.failed = False
@@ -108,11 +108,11 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
                 f"{self.size()}, {self.config}>")
 
     def hold(self, collected: list[Any] | None, *, everything: bool = False) -> None:
-        """What a coalescing manager collects its operations in; None: calls are carried out at once. everything: messages and
-        collectives of all kinds are collected.
+        """collected: the list for a coalescing manager's deferred operations; None: calls run at once. everything: messages and
+        collectives of all kinds are deferred.
 
-        plain is the core group while calls need nothing else and nobody watches, rooted too if ranks of the world are its
-        ranks; otherwise None.
+        plain: the core group if calls can take the fast path (no watcher, nothing deferred), else None. rooted: the same if
+        global ranks equal group ranks.
         """
         self.collected, self.holds_all = collected, everything
         self.plain: Any = self.core if collected is None and not self.watched else None
@@ -178,7 +178,7 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
 
     def new_window(self, tensor: Any = None) -> Window:
         """A Window, with the tensor if one is given; all ranks call it. RuntimeError where supports_window is False."""
-        from .window import Window  # few programs use it
+        from .window import Window  # imported on demand: few programs use it
 
         if not self.supports_window:
             why = "; NCCL puts and signals (ncclPutSignal), and a window is read and reduced into as well"
@@ -274,20 +274,20 @@ def seconds_of(timeout: object, backend: str = "") -> float:
 
 
 def open_world(meeting: Rendezvous, config: BackendConfig, timeout: float, pg_options: Any, device: Any) -> Group:
-    """The core group of all ranks. The meeting is closed with it, or when this fails. device: as devices.bound() gives it."""
+    """The core group of all ranks. Closing it, or a failure here, closes the meeting. device: a result of devices.bound()."""
     _announce_ignored(config, pg_options)
     return open_group(meeting, _chosen(config, pg_options, range(meeting.size), device), timeout, "world")
 
 
 def part_of(meeting: Rendezvous, kind: str) -> tuple[Rendezvous, str]:
-    """Another meeting of the ranks that have met already, and its name."""
+    """A new rendezvous of the same ranks over the same store, and its name."""
     state.parts += 1
     name = f"{kind} {state.parts}"
     return meeting.part(range(meeting.size), name), name
 
 
 def open_part(ranks: Sequence[int], turn: int, config: BackendConfig, timeout: float, pg_options: Any) -> Group:
-    """The core group of these ranks of the default group. They alone call it.
+    """The core group of these ranks of the default group. Only these ranks call it.
 
     turn: how many groups of these ranks there were before.
     """
@@ -302,8 +302,8 @@ def open_part(ranks: Sequence[int], turn: int, config: BackendConfig, timeout: f
 
 
 def shares(parent: ProcessGroup, config: BackendConfig, pg_options: Any) -> bool:
-    """Whether a group uses the parent's connections: where the parent has its backends, unless a program registered one or NCCL
-    has options. Those make a communicator for each group."""
+    """Whether a group uses the parent's connections: if the parent has the same backends. A program's own backend, and NCCL with
+    options, make a communicator for each group."""
     own = set(Backend.plugins) if pg_options is None else {*Backend.plugins, Backend.NCCL}
     return set(config.engines()) <= set(parent.config.engines()) - own
 

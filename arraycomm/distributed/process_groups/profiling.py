@@ -1,9 +1,9 @@
-"""Labels for torch.profiler: where torch is loaded and a profiler runs, operations appear under the names that torch gives them
-("c10d::allreduce_" for the call, "gloo:all_reduce" for what it starts). The second one lasts until the program learns of the
-operation's end, which for a synchronous one is its own, and is asynchronous (`is_async`) in both cases, as torch's is. With
-record_shapes=True it has the shapes of the tensors that the call gives, where torch has what takes them.
+"""Labels for torch.profiler: if torch is loaded and a profiler runs, operations appear under torch's names for them
+("c10d::allreduce_" for the call, "gloo:all_reduce" for the operation). The second label ends when the program sees the
+operation's end, which for a synchronous call is the call's return; it is asynchronous (`is_async`) in both cases, as in torch.
+With record_shapes=True it has the shapes of the call's tensors, if this torch supports that.
 
-Without a profiler there are no labels, and no cost: plain calls read a flag of torch's and take the slow path when it is set.
+Without a profiler there are no labels and no overhead: the fast path reads torch's flag and takes the slow path if it is set.
 The slow path attaches the labels to the group (world.member); the first operation after the profiler's end detaches them.
 """
 
@@ -34,7 +34,7 @@ from .world import state
 
 
 def follow(group: ProcessGroup, function: str) -> None:
-    """Labels the group's operations while the profiler runs; this thread's next ones are of this function."""
+    """Labels the group's operations while the profiler runs; this thread's next operations get this function's name."""
     _given.function = function
     core = untimed(group.core)
     if not isinstance(core, Watched) or not any(isinstance(watcher, Labels) for watcher in core._watchers):
@@ -42,13 +42,13 @@ def follow(group: ProcessGroup, function: str) -> None:
 
 
 class Labels(Watcher):
-    """Of one group."""
+    """The labels of one group, as a watcher."""
 
     def __init__(self, group: Group, config: BackendConfig) -> None:
         self._group, self._config = group, config
 
     def begin(self, call: Call) -> Any:
-        """What it gives has labels (of the call, entered) and lasting: the inner one of an asynchronous call, or None."""
+        """The token has labels (the call's, entered) and lasting: the inner label of an asynchronous call, or None."""
         if not state.profiler._is_profiler_enabled:
             detach(self._group, self)
             return SimpleNamespace(labels=[], lasting=None)
@@ -57,7 +57,7 @@ class Labels(Watcher):
         parameters = call.parameters
         given = parameters.get("x") if call.sequence else _array(parameters)
         told = SimpleNamespace(labels=[_label(outer), _label(inner, *_tensors(given))], lasting=None)
-        if runs:  # the first ends before the second, by which torch knows that one to be asynchronous
+        if runs:  # the outer label ends before the inner one: that marks the inner one as asynchronous
             told.lasting = _Lasting(told.labels.pop(), runs)
             self.begun(told)
         return told
@@ -70,7 +70,7 @@ class Labels(Watcher):
         return self._config.device_backend_map.get(devices.name_of(devices.of_array(x)), there[0])
 
     def begun(self, token: Any) -> None:
-        """Labels end in the thread and the order in which they began, or the profiler takes them for each other's."""
+        """Ends the labels in reverse order, in the thread that began them: otherwise the profiler confuses them."""
         while token.labels:
             token.labels.pop().__exit__(None, None, None)
 
@@ -85,11 +85,11 @@ class Labels(Watcher):
 
 
 class _Lasting:
-    """An entered label that ends with a future of torch's.
+    """An entered label that ends with a torch future.
 
-    Its end is written where the profiler that ran at its begin keeps its events, which it frees when it stops: so the label
-    ends only before that, and in its own thread, which is the one that can stop that profiler. All others stay unended for
-    good, as torch ends a label that is freed.
+    Its end is written to the event buffer of the profiler that ran at its begin, which is freed when that profiler stops. So the
+    label may end only before that, and in its own thread, the only one that can stop that profiler. Other labels are never
+    ended, and never freed, because torch ends a label that is freed.
     """
 
     def __init__(self, label: Any, runs: list[int]) -> None:
@@ -103,7 +103,7 @@ class _Lasting:
             return
         try:
             ended = _ending().submit(self._future.set_result, None)
-        except RuntimeError:  # the interpreter ends: no other thread can be had, and nobody will look
+        except RuntimeError:  # the interpreter is shutting down: no thread can be started, and the result is not needed
             self._future.set_result(None)
         else:
             ended.result()
@@ -115,9 +115,9 @@ _unended: set[_Lasting] = set()
 
 @functools.cache
 def _runs(profiler: Any) -> list[int] | None:
-    """[how often a profiler has been started since the first such label]: the flag does not tell one run from the next."""
+    """[the count of profiler starts since the first such label]: torch's flag does not distinguish one run from the next."""
     runs, start = [0], getattr(profiler, "_run_on_profiler_start", None)
-    if start is None:  # private: another version's
+    if start is None:  # a private name, which this version of torch lacks
         log().warning("torch.profiler's labels of asynchronous operations end with their calls: this torch does not say when a "
                       "profiler starts")
         return None
@@ -132,7 +132,7 @@ def _runs(profiler: Any) -> list[int] | None:
 
 @functools.cache
 def _ending() -> ThreadPoolExecutor:
-    """A thread in which such labels end: by that the profiler knows them from those of calls, which lie one in the other."""
+    """The thread in which such labels end: the profiler then treats them as asynchronous, not as nested calls."""
     return ThreadPoolExecutor(1, "arraycomm profiler labels")
 
 
@@ -140,17 +140,17 @@ os.register_at_fork(after_in_child=_ending.cache_clear)
 
 
 def _array(parameters: dict[str, Any]) -> Any:
-    """What this rank gives, or else fills; None without any."""
+    """This rank's input, or else its output; None without either."""
     return next((parameters[name] for name in ("x", "like", "out") if parameters.get(name) is not None), None)
 
 
 def _tensors(x: Any) -> Iterator[Any]:
-    """torch's tensors that an array is, or that a Buffer is made of; complex ones as pairs of reals, as torch's gloo has them."""
+    """The torch tensors of an array or of a Buffer; complex ones as pairs of reals, as in torch's gloo."""
     torch = sys.modules["torch"]
     if isinstance(x, torch.Tensor):
         yield torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     elif isinstance(x, Buffer):
-        # One that joins several holds them behind the memory in which they are together.
+        # A joined Buffer holds its tensors behind the joined memory.
         for owner in x.owner[1:] if isinstance(x.owner, tuple) else (x.owner,):
             yield from _tensors(owner)
 
@@ -160,7 +160,7 @@ def _label(name: str, *tensors: Any) -> Any:
     torch, label = sys.modules["torch"], state.profiler.record_function(name)
     try:
         label.record = torch._C._autograd._record_function_with_args_enter(name, *tensors)
-    except (AttributeError, TypeError) as error:  # private: another version's
+    except (AttributeError, TypeError) as error:  # a private name, which differs in this version of torch
         _without_shapes(torch.__version__, str(error))
         label.__enter__()
     return label
@@ -171,7 +171,7 @@ def _without_shapes(version: str, why: str) -> None:
     log().warning("torch.profiler's labels of arraycomm's operations have no shapes with torch %s: %s", version, why)
 
 
-_given = threading.local()  # .name: what record_comm() says; .function: what the program called last
+_given = threading.local()  # .name: set by record_comm(); .function: the function called last
 
 
 @contextmanager
@@ -185,7 +185,7 @@ def record_comm(name: str) -> Iterator[None]:
 
 
 def names(call: Call, backend: str) -> tuple[str, str]:
-    """The outer and the inner label. The outer one is the called function's, where several are one in the core."""
+    """The outer and the inner label. The outer one names the called function if several functions are one in the core."""
     kind = call.name if call.name in KINDS else call.name.removeprefix("i")
     function, plain = getattr(_given, "function", ""), kind
     operator = options.method(kind) + ("" if KINDS[kind].gets == lib.ACOMM_NOBODY else "_")

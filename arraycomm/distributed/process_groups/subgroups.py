@@ -78,7 +78,7 @@ def new_subgroups_by_enumeration(ranks_per_subgroup_list: Sequence[Sequence[int]
 
 def _several(lists: Sequence[Sequence[int]], timeout: timedelta | None, backend: str | None, pg_options: Any, desc: str | None, *,
              alone: bool) -> tuple[ProcessGroup | None, list[Any]]:
-    """This rank's group, and all. alone: the members of each group make it without the other ranks of the world."""
+    """This rank's group, and all groups. alone: the members of each group make it without the other ranks of the world."""
     made = [new_group(ranks, timeout, backend, pg_options, alone, desc) for ranks in lists]
     groups = [GroupMember.NON_GROUP_MEMBER if group is None else group for group in made]
     return next((group for group in groups if isinstance(group, ProcessGroup)), None), groups
@@ -188,12 +188,12 @@ def _remaining(old: ProcessGroup, excluded: list[int]) -> list[int]:
 
 
 def _of_its_own(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) -> Group:
-    """A core group of them that has nothing of the old one's."""
+    """A core group of the remaining ranks that shares nothing with the old group."""
     world, members = default_group(), [old.ranks[rank] for rank in remaining]
     with counted_in([world.core.ranks[rank] for rank in old.ranks], old.core.name):
         core = open_part(members, _next_turn(members), old.config, old.core.timeout, pg_options)
         try:
-            core.barrier()  # where one has died as well, nobody gives the old group up: all are to try again from there
+            core.barrier()  # if another rank has died, all ranks keep the old group and can retry from it
         except BaseException as error:
             core.close(type(error).__name__)
             raise
@@ -201,7 +201,7 @@ def _of_its_own(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) ->
 
 
 def _replaced(old: ProcessGroup, core: Group, remaining: Sequence[int]) -> ProcessGroup:
-    """The handle of a core group of these of the old group's ranks, which stands where the old one's stood."""
+    """The handle of a core group of the remaining ranks, registered in the old group's place."""
     if old is state.default:
         ranks = list(range(len(remaining)))
         for other in state.groups.values():

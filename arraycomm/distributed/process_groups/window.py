@@ -31,7 +31,7 @@ class WindowAttr:
 
 
 class _Signal:
-    """Of wait_signal(): taken by who waits first, or looks when it is there."""
+    """The pending Work of wait_signal(): the first wait() or done() that finds the signal consumes it."""
 
     def __init__(self, window: CoreWindow, rank: int, timeout: float) -> None:
         self._window, self._rank = window, rank

@@ -1,4 +1,4 @@
-"""What the facade remembers between calls: the default group, the groups by name, the counters of their names.
+"""The facade's state between calls: the default group, the groups by name, the counters of their names.
 
 The only state at module level of arraycomm.distributed; destroy_process_group() leaves it as it was at import.
 """
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 
     from .groups import ProcessGroup
 
-default_pg_timeout = timedelta(minutes=30)  # where ARRAYCOMM_TIMEOUT does not say otherwise
+default_pg_timeout = timedelta(minutes=30)  # unless ARRAYCOMM_TIMEOUT is set
 NOT_INITIALIZED = ("Default process group has not been initialized, please make sure to call init_process_group() of "
                    "arraycomm.distributed first")
 
 
 class NO_PROFILER:  # noqa: N801 - a value
-    """Stands for torch.autograd.profiler where torch is not loaded."""
+    """The placeholder of torch.autograd.profiler if torch is not loaded."""
 
     _is_profiler_enabled = False
 
 
 class World:
-    """One process's view. There is one, `state`."""
+    """The state of the process. The only instance is `state`."""
 
     def __init__(self) -> None:
-        self.profiler: Any = NO_PROFILER  # or torch.autograd.profiler: plain calls look whether it runs
+        self.profiler: Any = NO_PROFILER  # or torch.autograd.profiler: the fast path checks whether it runs
         self.clear()
-        self.factories: dict[str, Any] = {}  # what _dist2.register_backend() was given
-        self.shared: Rendezvous | None = None  # of _dist2's groups; stays, because its address can be served once
-        self.parts = 0  # meetings made of it so far
+        self.factories: dict[str, Any] = {}  # by name: the functions given to _dist2.register_backend()
+        self.shared: Rendezvous | None = None  # for _dist2's groups; kept, because its address can be served only once
+        self.parts = 0  # count of rendezvous derived from it
 
     def clear(self) -> None:
         self.default: ProcessGroup | None = None
         self.groups: dict[str, ProcessGroup] = {}  # open ones by name, the default group among them
-        self.count = 0  # of names given; equal on all ranks
-        self.made: Counter[tuple[int, ...]] = Counter()  # groups so far of the same members
-        self.outside: tuple[int, ...] = ()  # members of the last group that this rank did not become one of
+        self.count = 0  # count of assigned names; equal on all ranks
+        self.made: Counter[tuple[int, ...]] = Counter()  # count of groups by their members
+        self.outside: tuple[int, ...] = ()  # members of the last new group that excludes this rank
         self.shrunk: list[ProcessGroup] = []  # former default groups, whose connections the default group uses
 
     def profiles(self) -> bool:
-        """Whether torch's profiler runs; looks for it, because torch may be loaded at any time."""
-        found = sys.modules.get("torch.autograd.profiler")  # perhaps half loaded, or another version's
+        """Whether torch's profiler runs; looks the module up each time, because torch may be loaded later."""
+        found = sys.modules.get("torch.autograd.profiler")  # possibly partly loaded, or of an unknown version
         self.profiler = found if hasattr(found, "_is_profiler_enabled") else NO_PROFILER
         return bool(self.profiler._is_profiler_enabled)
 
@@ -61,7 +61,7 @@ state = World()
 
 
 class _World(type):
-    """Gives the classes below their WORLD, which changes with initialisation."""
+    """The metaclass of the classes below: their WORLD changes with initialisation."""
 
     @property
     def WORLD(cls) -> ProcessGroup | None:  # noqa: N802 - torch's name
@@ -118,7 +118,7 @@ def member(group: Any, what: str, level: int = 3) -> ProcessGroup | None:
         return None
     found = resolve(group)
     if state.profiles():
-        from .profiling import follow  # for those who profile
+        from .profiling import follow  # imported on demand: only profiling needs it
 
         follow(found, what)
     return found

@@ -1,4 +1,4 @@
-"""Averages, as they are or in fewer bits."""
+"""Averaging hooks, uncompressed or in a narrower dtype."""
 
 from importlib import import_module
 

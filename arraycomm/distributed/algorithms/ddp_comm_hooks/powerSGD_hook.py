@@ -1,4 +1,4 @@
-"""PowerSGD."""
+"""The PowerSGD hook, under torch's module name."""
 
 from importlib import import_module
 
