@@ -12,7 +12,7 @@ from __future__ import annotations
 try:
     from ._engine import lib as _lib  # "from . import _engine" would not say ModuleNotFoundError
 except ModuleNotFoundError as missing:
-    if missing.name != f"{__name__}._engine":  # a package that the engine needs, whose name the error tells
+    if missing.name != f"{__name__}._engine":  # a dependency of the engine is missing: the error names it
         raise
     raise ImportError(
         f"the engine of arraycomm is not built in {__path__[0]}. Python found the source tree there: run from another "
@@ -52,7 +52,7 @@ from .core.group.group import Group
 from .core.group.start import from_mpi4py, init
 from .core.group.work import Message, Received, Work, wait_all, wait_any
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+TYPE_CHECKING = False  # as in typing, whose import takes longer than this package's
 if TYPE_CHECKING:
     from typing import Any
 
@@ -101,7 +101,7 @@ def get_library() -> str:
     return str(_engine.__file__)
 
 
-_LATER = {  # what most programs do not need, and its module: spawn brings multiprocessing
+_LATER = {  # name -> module, imported on first use: most programs do not need them, and spawn loads multiprocessing
     "GradientReducer": "core.group.gradients", "reduction": "core.group.functions", "run": "core.group.thread_ranks",
     "spawn": "launch.spawn",
 }
@@ -115,5 +115,5 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__() -> list[str]:  # an interactive session offers what is not loaded yet, too
+def __dir__() -> list[str]:  # completion in an interactive session also lists names that are not loaded yet
     return sorted({*globals(), *__all__})

@@ -21,11 +21,11 @@ from .core.interface import registry, tuning
 from .core.interface.kinds import KINDS
 
 _PACKAGES = ("cffi", "numpy", "ml_dtypes", "torch", "jax", "cupy", "msgpack", "rich", "matplotlib")
-_HIDDEN = ("ARRAYCOMM_SECRET",)  # its value must not end in a log or a bug report
+_HIDDEN = ("ARRAYCOMM_SECRET",)  # the secret must not appear in a log or a bug report
 
 
 def versions() -> dict[str, str | None]:
-    """Ours and those of the packages that we may use; None where one is missing. Imports none of them."""
+    """Versions of arraycomm and of optional packages; None for a missing package. Imports none of them."""
     package = importlib.import_module(__package__ or "arraycomm")
     found: dict[str, str | None] = {"arraycomm": package.__version__, "python": platform.python_version()}
     for name in _PACKAGES:
@@ -40,12 +40,12 @@ def versions() -> dict[str, str | None]:
 
 
 def backends() -> dict[str, str | None]:
-    """Name -> None where the backend can be used, otherwise why not."""
+    """Backend -> None if it can be used, else the reason."""
     return {name: registry.why_unavailable(name) for name in registry.names()}
 
 
 def libraries() -> dict[str, dict[str, Any]]:
-    """Backend -> what it says of the library under it, for those that can be used here and have one."""
+    """Backend -> its description of the library under it, for usable backends over a library."""
     found = {}
     for name, reason in backends().items():
         describe = getattr(registry.load(name), "describe", None) if reason is None else None
@@ -55,14 +55,14 @@ def libraries() -> dict[str, dict[str, Any]]:
 
 
 def gpus() -> dict[str, str]:
-    """What is here for arrays on CUDA devices, or what is missing."""
+    """The libraries for arrays on CUDA devices that are present or missing."""
     from .core.gpu.facts import facts
 
     return facts()
 
 
 def table() -> dict[str, dict[str, list[str]]]:
-    """operation -> device -> backends that can be used here, the preferred one first. Every backend has all operations."""
+    """operation -> device -> usable backends, the preferred one first. Every backend has all operations."""
     devices: dict[str, list[str]] = {kind.name.lower(): [] for kind in DeviceType}
     for name, reason in backends().items():
         if reason is None:
@@ -72,7 +72,7 @@ def table() -> dict[str, dict[str, list[str]]]:
 
 
 def settings_in_use(environ: Mapping[str, str]) -> list[dict[str, str]]:
-    """Every setting with its value and the variable that gave it ("default" where none did)."""
+    """Every setting with its value and the variable that sets it ("default" if none does)."""
     rows = []
     for row in settings.TABLE.values():
         source = next((name for name in (row.name, *row.fallbacks) if environ.get(name)), "default")
@@ -83,7 +83,7 @@ def settings_in_use(environ: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def wrong() -> list[str]:
-    """Why init() would refuse the settings of this environment."""
+    """The errors that init() would raise for the settings of this environment."""
     found = list(settings.wrong())
     checks = {"transport": settings.get_transport, "ports": address.port_range, "secret": secret.find,
               "backend": lambda: registry.choose(settings.get("ARRAYCOMM_BACKEND") or registry.DEFAULT),
@@ -97,8 +97,8 @@ def wrong() -> list[str]:
 
 
 def selection(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What the selection file says (ARRAYCOMM_TUNING), or why it cannot be used. measured_here: the engine's table comes from
-    machines like this."""
+    """The contents of the selection file (ARRAYCOMM_TUNING), or the reason why it is invalid. measured_here: the engine's table
+    was measured on machines like this one."""
     found: dict[str, Any] = {"path": None, "machine": None, "choices": [], "error": None,
                              "measured_here": tuning.is_measured(tuning.machine())}
     try:
@@ -133,14 +133,14 @@ def network(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def collect() -> dict[str, Any]:
-    """Everything that is printed, as JSON's types."""
+    """The whole output, as JSON types."""
     return {"versions": versions(), "backends": backends(), "libraries": libraries(), "gpus": gpus(), "operations": table(),
             "settings": settings_in_use(os.environ), "selection": selection(os.environ),
             "wrong": wrong(), "unknown": settings.unknown(set()), "network": network(os.environ)}
 
 
 def render(found: Mapping[str, Any]) -> str:
-    """The same for people."""
+    """The output as text."""
     lines = ["Versions"]
     lines += [f"  {name:<12} {version or 'not installed'}" for name, version in found["versions"].items()]
     lines += ["", "Backends"]

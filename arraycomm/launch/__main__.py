@@ -16,7 +16,8 @@ from .job import Extras, add_common, at_least, check, launch, nproc
 
 
 class _OverJax(Extras):
-    """--jax: a Python program learns from JAX itself which processes there are (arraycomm_jax); any other has the variables."""
+    """--jax: a Python program gets its processes through JAX's own cluster detection (arraycomm_jax); other programs read the
+    environment variables."""
 
     runner = "arraycomm_jax"
 
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: the first failing rank's, 128 + n where it was signal n, 1 or 2 where the launch itself failed."""
     options = _parse(arguments)
     if options.as_gloo:
-        os.environ["ARRAYCOMM_TORCH_AS"] = "gloo"  # the ranks inherit it
+        os.environ["ARRAYCOMM_TORCH_AS"] = "gloo"  # inherited by the ranks
     return launch(options, _OverJax() if options.jax else None)
 
 

@@ -1,4 +1,4 @@
-"""What runs in a process that spawn has started, and what it says of its end."""
+"""The child side of spawn: runs the function in a new process, and sends the exit report."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from .environ import Place, enough_for_xla, inherited
 
 
 class Answer(NamedTuple):
-    """What a rank's function has returned."""
+    """Exit report: the return value of the rank's function."""
 
     pickled: bytes
     code: int = 0
 
 
 class Exit(NamedTuple):
-    """That it has called sys.exit()."""
+    """Exit report: the function called sys.exit()."""
 
     code: int
 
 
 class Report(NamedTuple):
-    """What a rank says of the exception that ended it."""
+    """Exit report: the exception that ended the rank."""
 
     summary: str
     traceback: str
@@ -46,8 +46,8 @@ class Report(NamedTuple):
 
 
 class Work:
-    """The function and its arguments. A new process unpickles them when it has the program's module, which multiprocessing does
-    not give it where that is the `__main__` of a package, a folder or a zip file."""
+    """The function and its arguments. A new process unpickles them after it has imported the program's module: multiprocessing
+    does not import it if the module is the `__main__` of a package, a folder or a zip file."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._call: tuple[Callable[..., Any], tuple[Any, ...]] | None = (fn, args)
@@ -71,7 +71,7 @@ class Work:
 
 
 def _main() -> tuple[str, str]:
-    """The package's module, or the path of the folder or zip file, that the program comes from. Both empty for a script or plain
+    """The program's origin: the package's module, or the path of the folder or zip file. Both empty for a script or plain
     module."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
@@ -83,9 +83,9 @@ def _main() -> tuple[str, str]:
 
 
 def _become(module: str, path: str) -> None:
-    """As multiprocessing does it for others (spawn._fixup_main_from_name)."""
+    """Imports the program's module as `__main__`, as multiprocessing does in other cases (spawn._fixup_main_from_name)."""
     name, process = "__mp_main__", cast(Any, multiprocessing.current_process())
-    process._inheriting = True  # by which spawn() knows a program that starts ranks once more
+    process._inheriting = True  # spawn() checks this flag, to detect a program that starts ranks while it is imported
     try:
         found = runpy.run_module(module, run_name=name, alter_sys=True) if module else runpy.run_path(path, run_name=name)
     finally:
@@ -96,7 +96,7 @@ def _become(module: str, path: str) -> None:
 
 
 class Task(NamedTuple):
-    """All that a child gets. It travels through multiprocessing's pipe: the secret is in no argument or variable."""
+    """A child's input, sent through multiprocessing's pipe: the secret is in no argument or variable."""
 
     work: Work
     place: Place
@@ -116,7 +116,7 @@ def run(task: Task) -> None:
     os.environ.update(enough_for_xla(os.environ) | task.place.variables(secret_fd))
     try:
         task.reports.send(_answer(task.work(task.place.rank)))
-    except KeyboardInterrupt:  # a terminal's Ctrl-C, which the parent gets too: its answer is enough
+    except KeyboardInterrupt:  # a terminal's Ctrl-C reaches the parent too, which reports it
         task.reports.send(Exit(128 + signal.SIGINT))
         sys.exit(128 + signal.SIGINT)
     except SystemExit as error:
@@ -130,7 +130,7 @@ def run(task: Task) -> None:
 def _answer(value: Any) -> Answer:
     try:
         return Answer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
-    except Exception as error:  # whatever a stranger's __reduce__ raises
+    except Exception as error:  # a user's __reduce__ may raise anything
         raise TypeError(f"spawn gives its caller what its ranks return, and this rank's {type(value).__name__} cannot be pickled "
                         f"({error}); return what can be, or None") from error
 
@@ -142,10 +142,10 @@ def _report(error: Exception) -> Report:
 
 
 def _pickled(error: Exception) -> bytes | None:
-    """None where it cannot make the journey; tried both ways, because many exceptions fail only on the way back."""
+    """The pickled exception; None if it cannot be pickled and unpickled: many exceptions fail only when they are unpickled."""
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
         return data
-    except Exception:  # whatever a stranger's __reduce__ raises
+    except Exception:  # a user's __reduce__ may raise anything
         return None

@@ -60,7 +60,7 @@ class SpawnContext:
         self._ending = False
         self._failures: list[_Failure] = []
         self._reports: dict[Connection, int] = {}
-        self._told: dict[int, Answer | Exit | Report] = {}  # by the ranks, of their ends
+        self._told: dict[int, Answer | Exit | Report] = {}  # exit reports by rank
         self._running: set[int] = set()
         self.processes: list[BaseProcess] = []
         try:
@@ -73,7 +73,7 @@ class SpawnContext:
     def _start(self, rank: int, size: int, fn: Callable[..., Any], args: tuple[Any, ...], daemon: bool) -> None:
         place = Place(rank, size, rank, size, 0, self._meeting.address, self._meeting.port)
         receiver, sender = self._multiprocessing.Pipe(duplex=False)
-        # A Connection, because multiprocessing knows how to give one to a child in every start method.
+        # A Connection, because multiprocessing can pass one to a child in every start method.
         reader = Connection(self._lifeline.open_reader(), writable=False)
         forked = self._multiprocessing.get_start_method() == "fork"
         writer = self._lifeline.write_end if forked else -1
@@ -126,14 +126,14 @@ class SpawnContext:
             return None
         try:
             return pickle.loads(told.pickled)
-        except Exception as error:  # whatever a stranger's class raises
+        except Exception as error:  # a user's class may raise anything
             raise ProcessError(f"what rank {rank} has returned cannot be read here: {error}", rank) from error
 
     def _turn(self, until: float | None) -> None:
         sentinels = {self.processes[rank].sentinel: rank for rank in self._running}
         remaining = None if until is None else max(0.0, until - time.monotonic())
         ready = wait([*sentinels, *self._reports], remaining)
-        for connection in [c for c in self._reports if c in ready]:  # before the ends: a report explains its rank's
+        for connection in [c for c in self._reports if c in ready]:  # before the exits: a report explains its rank's exit
             self._receive(connection)
         for sentinel in sentinels.keys() & set(ready):
             self._ended(sentinels[sentinel])
@@ -144,7 +144,7 @@ class SpawnContext:
         rank = self._reports[connection]
         try:
             told = connection.recv()
-        except (EOFError, OSError):  # the second: in the middle of it
+        except (EOFError, OSError):  # OSError: the report was cut off
             connection.close()
             del self._reports[connection]
             return
@@ -155,7 +155,7 @@ class SpawnContext:
     def _ended(self, rank: int) -> None:
         self.processes[rank].join()
         self._running.discard(rank)
-        for connection in [c for c, of in self._reports.items() if of == rank and c.poll()]:  # came meanwhile
+        for connection in [c for c, of in self._reports.items() if of == rank and c.poll()]:  # arrived meanwhile
             self._receive(connection)
         code = self.processes[rank].exitcode
         if code is None:
@@ -180,7 +180,7 @@ class SpawnContext:
             process.kill() if number == signal.SIGKILL else process.terminate()
 
     def close(self) -> None:
-        """Ends the ranks that still run, then the store. Idempotent."""
+        """Ends the ranks that still run, then closes the store. Idempotent."""
         if self._running:
             self._send(signal.SIGTERM)
             self._schedule.plan((GRACE_S, signal.SIGKILL))
@@ -198,6 +198,6 @@ def _original(report: Report | None) -> BaseException | None:
         return None
     try:
         error = pickle.loads(report.pickled)
-    except Exception:  # its module can be imported in the child only
+    except Exception:  # the exception's module can be imported only in the child
         return None
     return error if isinstance(error, BaseException) else None

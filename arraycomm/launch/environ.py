@@ -1,5 +1,5 @@
-"""The environment by which a rank knows who it is and where the others meet, and what a launcher has inherited and must not pass
-on: a job around it, ignored ends of children, blocked signals."""
+"""The environment variables of a rank (rank, size, rendezvous address), and inherited state that a launcher must not pass on: an
+enclosing job's variables, an ignored SIGCHLD, blocked signals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """A rank in the world, and the world's store."""
+    """A rank's position in the world, and the world's store."""
 
     rank: int
     world_size: int
@@ -23,7 +23,7 @@ class Place(NamedTuple):
     port: int
 
     def variables(self, secret_fd: int | None) -> dict[str, str]:
-        """torchrun's names, and ours: where the store is hosted and which inherited descriptor holds the secret."""
+        """torchrun's variables, and arraycomm's: the store's address and the inherited descriptor that holds the secret."""
         variables = {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.world_size),
@@ -42,35 +42,35 @@ class Place(NamedTuple):
 
 
 def enough_for_xla(environ: Mapping[str, str]) -> dict[str, str]:
-    """Two threads for XLA's programs where JAX would take one: a program that waits in the only thread for its peers blocks its
-    own callbacks (jax.debug.callback). JAX takes PJRT_NPROC, else NPROC, else the number of processors that it may use."""
+    """Two threads for XLA's programs if JAX would use one: a program that waits for its peers in the only thread blocks its own
+    callbacks (jax.debug.callback). JAX reads PJRT_NPROC, else NPROC, else uses the number of CPUs in its affinity."""
     try:
         threads = environ.get("NPROC") or str(len(os.sched_getaffinity(0)))
-    except OSError:  # a sandbox forbids to ask
+    except OSError:  # a sandbox may forbid the system call
         threads = str(os.cpu_count())
     return {"PJRT_NPROC": "2"} if threads == "1" and not environ.get("PJRT_NPROC") else {}
 
 
-_SECRETS = ("ARRAYCOMM_SECRET", "ARRAYCOMM_SECRET_FILE", "ARRAYCOMM_SECRET_FD")  # the first would show in /proc/PID/environ
-# What another launcher has told its own rank, of which this one starts ranks: torchrun, an mpirun.
+_SECRETS = ("ARRAYCOMM_SECRET", "ARRAYCOMM_SECRET_FILE", "ARRAYCOMM_SECRET_FD")  # the first would be visible in /proc/PID/environ
+# Variables that another launcher (torchrun, mpirun) has set for its rank, if this launcher runs inside such a rank.
 _ANOTHER_JOBS = ("TORCHELASTIC_", "GROUP_WORLD_SIZE", "ROLE_", "PMI_", "PMIX_", "MPI_LOCAL", "OMPI_COMM_WORLD_")
 
 
 def inherited(given: Mapping[str, str]) -> dict[str, str]:
-    """What ranks may inherit of an environment: no secret, which comes in a descriptor, and nothing of a job around this one."""
+    """The environment for ranks: without the secret, which a descriptor holds, and without an enclosing job's variables."""
     return {name: value for name, value in given.items()
             if name not in _SECRETS and not name.startswith(_ANOTHER_JOBS)}
 
 
 @contextlib.contextmanager
 def signals() -> Iterator[None]:
-    """Where SIGCHLD is ignored the kernel keeps no exit code, and each rank would seem to have ended well; a blocked signal would
-    be blocked in the ranks too. Both as they were before at the end. What else is ignored stays so: SIGHUP by nohup, SIGINT by a
-    shell for what it starts in the background.
+    """Resets SIGCHLD and unblocks all signals; restores both at the end. If SIGCHLD is ignored, the kernel keeps no exit code,
+    and each rank would seem to have succeeded; the ranks would inherit blocked signals. Other ignored signals stay ignored:
+    SIGHUP under nohup, SIGINT for a shell's background jobs.
     """
     ignored = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
     main = threading.current_thread() is threading.main_thread()
-    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ()) if main else ()  # elsewhere somebody may wait for them
+    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ()) if main else ()  # other threads may wait for signals
     try:
         if ignored:
             _set_children(signal.SIG_DFL)
@@ -83,8 +83,8 @@ def signals() -> Iterator[None]:
 
 
 def _set_children(handler: signal.Handlers) -> None:
-    """signal.signal() is for the main thread alone."""
-    import ctypes  # for them alone
+    """Sets SIGCHLD's handler; through C in other threads than the main one, where signal.signal() is not allowed."""
+    import ctypes  # imported on demand: only other threads need it
 
     ctypes.pythonapi.PyOS_setsig.argtypes = (ctypes.c_int, ctypes.c_void_p)
     ctypes.pythonapi.PyOS_setsig.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""What `spawn` raises when a rank fails, and how an exit status is put into words."""
+"""The exceptions of `spawn` for a failed rank, and the text for an exit status."""
 
 from __future__ import annotations
 

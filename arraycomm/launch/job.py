@@ -1,4 +1,4 @@
-"""From options to a job on this node: the meeting of the nodes, and each rank's command and environment."""
+"""From options to a job on this node: the rendezvous of the nodes, and each rank's command and environment."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from .environ import Place, enough_for_xla, inherited, signals
 from .nodes import Meeting, meet
 from .run import Job, Plan
 
-DEFAULT_PORT = 29500  # torchrun's; only for several nodes, one node takes a free port
-# torch.distributed is to join the launcher's store, which its rank 0 else serves. Not under spawn(): functions that are written
-# for torch's own set MASTER_PORT themselves, and rank 0 has to serve there.
+DEFAULT_PORT = 29500  # torchrun's default; only for several nodes, a single node takes a free port
+# torch.distributed connects to the launcher's store instead of serving one on rank 0. Not under spawn(): functions written for
+# torch's spawn set MASTER_PORT themselves, and rank 0 must serve the store there.
 _TORCH_JOINS = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 class Extras:
-    """What a launcher adds to a rank's arguments, before the user's, and to its environment, and how often it starts all ranks
-    again after one has failed. Only one node's: several would have to agree on it.
+    """A launcher's additions to a rank's arguments (before the user's) and environment, and the number of restarts of all ranks
+    after a failure. Restarts are for a single node: several nodes would need a consensus.
     """
 
     restarts = 0
-    runner = ""  # a module that runs a Python program in its place, given the program as Python is
+    runner = ""  # a module that runs the Python program; it takes the program's arguments as python does
 
     def arguments(self, place: Place) -> Sequence[str]:
         return ()
 
     def variables(self, place: Place, attempt: int) -> dict[str, str]:
-        """attempt: from 0."""
+        """attempt: counted from 0."""
         return {}
 
 
 def nproc(text: str) -> int:
-    """Of an option: a number, or cpu, gpu, auto."""
+    """Parses an option: a number, or cpu, gpu, auto."""
     gpus = len(glob.glob("/dev/nvidia[0-9]*"))
     if text == "gpu" and not gpus:
         raise argparse.ArgumentTypeError("there is no GPU here")
@@ -58,21 +58,21 @@ def nproc(text: str) -> int:
 
 
 def at_least(minimum: int, text: str) -> int:
-    """Of an option: a number."""
+    """Parses an option: a number."""
     if not text.isdecimal() or int(text) < minimum:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
     return int(text)
 
 
 def port(text: str) -> int:
-    """Of an option."""
+    """Parses an option: a port."""
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
     return int(text)
 
 
 def add_common(parser: argparse.ArgumentParser) -> Callable[..., None]:
-    """The options of both launchers; gives the function by which each adds its own, which can be spelled with underscores too."""
+    """Adds the options of both launchers; returns the function that adds a launcher's own options, also with underscores."""
     def add(name: str, *short: str, **settings: object) -> None:
         names = [*short, name, name[:2] + name[2:].replace("-", "_")]
         parser.add_argument(*dict.fromkeys(names), **settings)  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def add_common(parser: argparse.ArgumentParser) -> Callable[..., None]:
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Ends with the parser's error where options contradict each other; fills in the port of several nodes."""
+    """Exits with the parser's error if options conflict; sets the default port for several nodes."""
     if options.node_rank >= options.nnodes:
         parser.error(f"--node-rank {options.node_rank} is not below --nnodes {options.nnodes}")
     if options.nnodes > 1 and options.master_addr is None:
@@ -111,7 +111,7 @@ def launch(options: argparse.Namespace, extras: Extras | None = None) -> int:
                     break
                 print(f"arraycomm-run: all ranks are started again, restart {attempt + 1} of {extras.restarts}", file=sys.stderr)
             return code
-    except KeyboardInterrupt:  # before the ranks were there, or after they had gone
+    except KeyboardInterrupt:  # before the ranks were started, or after they had ended
         return 128 + signal.SIGINT
     except (DistError, OSError, ValueError) as error:
         more = ""
@@ -122,7 +122,7 @@ def launch(options: argparse.Namespace, extras: Extras | None = None) -> int:
 
 
 def _attempt(options: argparse.Namespace, extras: Extras, attempt: int) -> tuple[int, bool]:
-    """The exit code, and whether a rank failed. Each has a new store: torch would find in it where the dead ranks were."""
+    """The exit code, and whether a rank failed. Each attempt has a new store: the old one has the dead ranks' addresses."""
     with contextlib.closing(meet(options.nnodes, options.node_rank, options.nproc_per_node, options.master_addr,
                                  options.master_port, keep_going=options.keep_going)) as meeting:
         job = Job(_plan(options, meeting, extras, attempt))
@@ -132,7 +132,7 @@ def _attempt(options: argparse.Namespace, extras: Extras, attempt: int) -> tuple
 
 
 def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt: int) -> Plan:
-    """Each attempt after the first has its own folder of logs."""
+    """The job's plan. Each attempt after the first has its own folder of logs."""
     logs = options.log_dir if options.log_dir is None or not attempt else options.log_dir / f"restart-{attempt}"
     if logs is not None:
         first = options.node_rank * options.nproc_per_node
@@ -151,7 +151,7 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
 
 
 def _log_names(folder: Path, ranks: Sequence[int]) -> str:
-    """A path with {} for the rank, of files that are not there: an earlier run's logs stay, and so does what a link leads to."""
+    """A path with {} for the rank, for new files: an earlier run's logs, and a link's target, are not overwritten."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         taken = set(os.listdir(folder))
@@ -167,16 +167,16 @@ def _log_names(folder: Path, ranks: Sequence[int]) -> str:
 def _base_environ(nproc: int) -> dict[str, str]:
     base = inherited(os.environ)
     if nproc > 1 and "OMP_NUM_THREADS" not in base:
-        # Every rank would start a thread per core. torchrun decides the same and says so too.
+        # Otherwise every rank would start a thread per core. torchrun sets and logs the same.
         print("arraycomm-run: OMP_NUM_THREADS is not set; the ranks get OMP_NUM_THREADS=1", file=sys.stderr)
         base["OMP_NUM_THREADS"] = "1"
     return base | enough_for_xla(base)
 
 
 def _is_binary(path: Path) -> bool:
-    """As `arraycomm-run /usr/bin/python3 script.py` names one."""
+    """Whether the program is a binary, as in `arraycomm-run /usr/bin/python3 script.py`."""
     if not path.is_file() or not os.access(path, os.R_OK):
-        return False  # Python runs folders, and says what it can't read
+        return False  # Python runs folders, and reports unreadable files itself
     with path.open("rb") as file:
         return file.read(4) == b"\x7fELF"
 
@@ -191,5 +191,5 @@ def _command(options: argparse.Namespace, extra: Sequence[str], runner: str) -> 
         raise ValueError(f"there is no script {options.program!r} (a module needs -m, another program --no-python)")
     if not options.module and _is_binary(Path(options.program)):
         raise ValueError(f"{options.program!r} is no Python script; it runs by itself with --no-python")
-    # Unbuffered, because behind a pipe Python keeps 8 KiB back, and loses them when it is killed.
+    # Unbuffered: with a pipe as stdout Python buffers 8 KiB, which are lost if it is killed.
     return [sys.executable, "-u", *(["-m", runner] if runner else []), *(["-m"] if options.module else []), *program]

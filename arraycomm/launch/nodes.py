@@ -1,4 +1,4 @@
-"""Where the ranks of a job meet: the secret, and the store that the launcher of node 0 (or spawn) hosts."""
+"""The rendezvous of a job's ranks: the secret, and the store that the launcher of node 0 (or spawn) hosts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..core.bootstrap.address import loopback_address
 from ..core.bootstrap.store import PrefixStore, Store, TCPStore
 from ..core.bootstrap.store.connections import StoreLost
 
-_JOIN = timedelta(seconds=300)  # for all nodes to start
-_LEAVE = timedelta(seconds=60)  # for the other nodes to end after node 0 has
-_FOR_GOOD = timedelta(days=40)  # what a store can count to, nearly
-_LOST = "lost"  # in the place of a node's exit code
+_JOIN = timedelta(seconds=300)  # timeout for the start of all nodes
+_LEAVE = timedelta(seconds=60)  # timeout for the end of the other nodes, after node 0 has ended
+_FOR_GOOD = timedelta(days=40)  # practically no timeout: close to a store's maximum
+_LOST = "lost"  # in place of a node's exit code
 
 
 @dataclass
 class Meeting:
-    """Open as long as ranks run."""
+    """The rendezvous, open as long as ranks run."""
 
     nnodes: int
     node_rank: int
@@ -37,7 +37,7 @@ class Meeting:
 
     def __post_init__(self) -> None:
         self.secret_fd = None if self.secret is None else secrets.to_descriptor(self.secret)
-        self._launch = PrefixStore("arraycomm-launch", self.store)  # of the launchers alone
+        self._launch = PrefixStore("arraycomm-launch", self.store)  # private to the launchers
 
     def agree(self, nproc: int, keep_going: bool) -> None:
         """Raises DistError when the nodes were started with different options, or twice with the same number."""
@@ -59,13 +59,13 @@ class Meeting:
             raise DistError(f"this node was started with {mine}, node 0 with {theirs}")
 
     def ended(self, size: int, rank: int, pid: int, how: str) -> None:
-        """Tells the others of the `size` ranks, which may wait for this one. Where the store has gone, that told them."""
+        """Notifies the other ranks of the world, which may wait for this one. A closed store has notified them already."""
         with contextlib.suppress(StoreLost):
             ends.note(self.store, rank, size, f"host {socket.gethostname()}, pid {pid}", how, self.secret)
 
     def leave(self, code: int, keep_going: bool) -> None:
-        """This node has ended. Node 0 keeps the store for the others, unless its own ranks failed; with keep_going also then,
-        and for as long as the others run.
+        """Called when this node has ended. Node 0 keeps the store open for the other nodes unless its own ranks failed; with
+        keep_going it does so in any case, and as long as the other nodes run.
         """
         if self.nnodes == 1:
             return
@@ -91,7 +91,7 @@ class Meeting:
             print(f"arraycomm-run: the launcher of node {', '.join(lost)} was lost", file=sys.stderr)
 
     def _joined(self) -> list[int]:
-        """The other nodes, but for those whose launcher does not come: nobody would say that it has ended."""
+        """The other nodes whose launchers have joined: a launcher that never joins would never send its shutdown notice."""
         names = {f"node{rank}": rank for rank in range(1, self.nnodes)}
         try:
             self._launch.wait(list(names), _LEAVE)
@@ -125,7 +125,7 @@ def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, po
         store = TCPStore(host, port, is_master=node_rank == 0, wait_for_workers=False, timeout=_JOIN, secret=secret or b"",
                          torch=True)
     except DistNetworkError as error:
-        if nnodes > 1 and node_rank == 0:  # which is what a launcher takes itself for that is not told
+        if nnodes > 1 and node_rank == 0:  # 0 is also the default of a launcher without --node-rank
             raise DistNetworkError(f"{error}. If this is not node 0 of the {nnodes}, give its --node-rank") from error
         raise
     meeting = Meeting(nnodes, node_rank, store, host, store.port, secret)
@@ -138,7 +138,7 @@ def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, po
 
 
 def _secret(nnodes: int) -> bytes | None:
-    # One node needs nothing from outside, and the descriptor may be of a job around this one, and closed.
+    # A single node needs no secret from outside; an inherited descriptor may belong to an enclosing job and be closed.
     given = {name: value for name, value in os.environ.items() if nnodes > 1 or name != "ARRAYCOMM_SECRET_FD"}
     secret = secrets.find(given)
     if secret is not None:

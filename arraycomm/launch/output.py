@@ -1,4 +1,4 @@
-"""The ranks' output: read as it comes, passed on in whole lines under the rank's name, the last lines kept."""
+"""The ranks' output: read as it arrives, forwarded in whole lines with the rank's prefix, the last lines kept."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ..core.base.command import is_patient, is_writable
 from .ending import CONSEQUENCES
 
 TAIL_LINES = 40
-_LONGEST_LINE = 1 << 20  # bytes; longer ones are broken, so that a rank cannot fill our memory
+_LONGEST_LINE = 1 << 20  # bytes; longer lines are split, to bound the launcher's memory
 _READ = 1 << 16
 
 
 class Lines:
-    """Cuts a stream into lines. A carriage return ends one too: progress bars show as they move."""
+    """Splits a stream into lines. A carriage return ends a line too, so that progress bars are forwarded as they change."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now, each with its end."""
+        """The lines that are complete now, each with its line ending."""
         # "\\r" at the very end may be half of "\\r\\n".
         pieces = re.findall(rb"[^\r\n]*(?:\r\n|\n|\r(?!\Z))", self._rest + data)
         self._rest = (self._rest + data)[sum(map(len, pieces)):]
@@ -36,17 +36,17 @@ class Lines:
         return pieces
 
     def finish(self) -> bytes:
-        """What is left without an end, given one."""
+        """The rest without a line ending, with one added."""
         rest, self._rest = self._rest, b""
         return rest + b"\n" if rest else b""
 
 
 class Sink:
-    """Our stdout or stderr. Takes all and passes on what can be written without waiting: who reads it slowly, or not at all,
-    must not keep us from signals and from ranks that end."""
+    """The launcher's stdout or stderr. Buffers everything, and writes without blocking: a slow reader must not delay the handling
+    of signals and of ranks that end."""
 
     def __init__(self, name: str) -> None:
-        """stdout or stderr. What a notebook or a test has put in its place takes all at once."""
+        """name: stdout or stderr. A replacement object (of a notebook, of a test) is written to at once."""
         self._name = name
         self._stream: TextIO | None = getattr(sys, name)
         own = self._stream is getattr(sys, f"__{name}__") or is_patient(self._stream)
@@ -58,7 +58,7 @@ class Sink:
 
     @property
     def blocked(self) -> bool:
-        """Whether something waits: for fileno() to become writable, then for flush()."""
+        """Whether output is pending: flush() when fileno() is writable."""
         return bool(self._pending)
 
     def fileno(self) -> int:
@@ -70,7 +70,7 @@ class Sink:
         self.flush()
 
     def flush(self) -> None:
-        """Raises BrokenPipeError where nobody reads any more, OSError where it cannot be written for another reason."""
+        """Raises BrokenPipeError if the reader has closed the pipe, OSError for other write errors."""
         if self._fd < 0:
             if self._stream:
                 self._stream.write(self._pending.decode(errors="replace"))
@@ -79,7 +79,7 @@ class Sink:
         while self._pending and is_writable(self._fd):
             try:
                 self._pending = self._pending[os.write(self._fd, self._pending[:select.PIPE_BUF]):]
-            except BlockingIOError:  # another process was faster
+            except BlockingIOError:  # another process has filled the pipe
                 return
             except BrokenPipeError:
                 raise
@@ -87,18 +87,18 @@ class Sink:
                 raise OSError(error.errno, f"{error.strerror}: the ranks' output cannot be written to {self._name}") from error
 
     def restore(self) -> None:
-        """A terminal as it was, after output that could have told it anything."""
+        """Resets a terminal: the ranks' output may have changed its state."""
         if self._escaped and self._fd >= 0 and os.isatty(self._fd):
             self.write(_RESTORED)
 
 
-# In this order: ends a sequence that was cut off, back to the screen of before, no reports of mouse, focus and pasted text, the
-# first character set, and a soft reset, which shows the cursor, ends colours, and more.
+# In this order: terminates a truncated sequence, leaves the alternate screen, disables mouse, focus and paste reports, selects
+# the first character set, and does a soft reset, which shows the cursor, ends colours, and more.
 _RESTORED = b"\x1b\\\x1b[?1047l\x1b[?1000;1002;1003;1004;1006;2004l\x0f\x1b[!p\x1b[0m\x1b[?25h"
 
 
 class Stream:
-    """One rank's stdout or stderr on its way to ours, to its log file and to its tail."""
+    """Forwards one rank's stdout or stderr to the launcher's, to its log file and to its tail."""
 
     def __init__(self, source: int, target: Sink, prefix: bytes, tail: deque[bytes], log: FileIO | None) -> None:
         self.source = source
@@ -106,7 +106,7 @@ class Stream:
         self._lines = Lines()
 
     def pump(self) -> bool:
-        """Passes on what is there; False at the end of the stream. Call it when `source` is readable."""
+        """Forwards the available bytes; False at the end of the stream. Call it when `source` is readable."""
         data = os.read(self.source, _READ)
         lines = self._lines.feed(data) if data else [self._lines.finish()]
         self._write([line for line in lines if line])
@@ -122,8 +122,8 @@ class Stream:
                 _write_all(self._log, b"".join(lines))
             except OSError as error:  # a full disk ends the log, not the job
                 print(f"arraycomm-run: the log {self._log.name} ends here: {error.strerror}", file=sys.stderr)
-                with contextlib.suppress(OSError):  # the same again
-                    self._log.close()  # for the rank's other stream too
+                with contextlib.suppress(OSError):  # closing may raise the same error
+                    self._log.close()  # the rank's other stream uses the same file
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
@@ -132,7 +132,7 @@ def _write_all(file: FileIO, data: bytes) -> None:
 
 
 def blames_another(tail: Iterable[bytes]) -> bool:
-    """Whether the rank ended with an error that says another one failed before."""
+    """Whether the rank ended with an error that is the consequence of another rank's failure."""
     return any(_CONSEQUENCE.match(line) for line in tail)
 
 

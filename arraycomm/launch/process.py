@@ -1,4 +1,4 @@
-"""One rank as a child of the launcher: started in a process group of its own, watched, ended with all its descendants."""
+"""One rank as a child of the launcher: started in its own process group, watched, and killed with all its descendants."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..core.base.kernel import process_descriptor
 from ..core.base.lifeline import Lifeline, tie
 from .output import TAIL_LINES, Sink, Stream
 
-# For Popen: a process group of its own. Not a session: Linux shares the processor among sessions first (sched_autogroup),
-# and sched_yield() hands over within one only, so that 8 ranks on 2 cores in 8 sessions need twice as long for a barrier.
+# For Popen: a process group of its own, not a session. Linux divides CPU time among sessions first (sched_autogroup), and
+# sched_yield() yields only within one session, so an oversubscribed barrier of ranks in separate sessions takes twice as long.
 OWN_GROUP: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
 
 
@@ -30,8 +30,8 @@ class RankProcess:
         self.rank = rank
         reader = lifeline.open_reader()
         try:
-            # The terminal's Ctrl-C reaches the launcher alone, which passes it on once, and ending the group ends what
-            # the rank has started too.
+            # The terminal's Ctrl-C reaches only the launcher, which forwards it once; killing the group also kills the
+            # rank's own children.
             self._popen = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                            stderr=subprocess.PIPE, pass_fds=(*inherit, reader), **OWN_GROUP)
             tie(reader, -self._popen.pid)
@@ -43,7 +43,7 @@ class RankProcess:
         self._log: FileIO | None = None
 
     def streams(self, out: Sink, err: Sink, *, prefix: bool, logs: str | None) -> list[Stream]:
-        """Its stdout and stderr, to be pumped into `out`, `err` and a new file."""
+        """The rank's stdout and stderr as Streams into `out`, `err` and a new file."""
         label = f"[rank {self.rank}] ".encode() if prefix else b""
         if logs is not None:
             self._log = FileIO(logs.format(self.rank), "xb")
@@ -52,13 +52,13 @@ class RankProcess:
                 Stream(self._popen.stderr.fileno(), err, label, self.tail, self._log)]
 
     def signal(self, number: int) -> None:
-        """To its whole process group."""
+        """Sends the signal to the rank's process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
     def reap(self) -> int:
-        """Ends what is left of its process group and returns its exit code, negative for a signal."""
-        # Before the wait: until then the id cannot belong to anybody else.
+        """Kills the rest of the process group and returns the rank's exit code, negative for a signal."""
+        # Before the wait: until then the kernel cannot reuse the id.
         self.signal(signal.SIGKILL)
         return self._popen.wait()
 

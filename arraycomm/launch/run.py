@@ -1,4 +1,4 @@
-"""A job on this node: starts the ranks, passes their output on, and ends all of them when one fails.
+"""A job on this node: starts the ranks, forwards their output, and ends all of them when one fails.
 
 One thread and one selector: output, the ends of processes (pidfd) and signals are events of the same loop.
 """
@@ -24,16 +24,16 @@ from .errors import describe_exit, signal_name
 from .output import Sink, Stream, blames_another
 from .process import RankProcess
 
-SIGNAL_GRACE_S = 10.0  # after a signal that was passed on: time to save work; a second signal ends it at once
+SIGNAL_GRACE_S = 10.0  # after a forwarded signal: time to save work; a second signal ends it at once
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DRAIN_S = 1.0  # for the output of descendants that left their rank's process group
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to start on this node: of each local rank its command and its environment with RANK in it; the descriptors that all
-    inherit. logs: the path of a rank's log, with {} for its number. keep_going: a rank that fails does not end the others.
-    ended: is told the rank, the pid and how it ended, for the others that go on."""
+    """A node's part of a job: for each local rank its command and its environment with RANK in it; the descriptors that all ranks
+    inherit. logs: the path of a rank's log, with {} for its number. keep_going: a failed rank does not end the other ranks.
+    ended: called with the rank, the pid and the exit description, to notify the ranks that go on."""
 
     commands: Sequence[Sequence[str]]
     environs: Sequence[Mapping[str, str]]
@@ -55,7 +55,7 @@ class Failure(NamedTuple):
         return blames_another(self.tail)
 
     def status(self) -> int:
-        """As a shell would give it."""
+        """The exit code in a shell's convention."""
         return 128 - self.code if self.code < 0 else self.code or 1
 
     def headline(self) -> str:
@@ -63,22 +63,22 @@ class Failure(NamedTuple):
 
 
 class Job:
-    """`run()` once. The exit code is the first failing rank's, 128 + n for signals, 0 when all went well, or, where they keep
-    going, any."""
+    """`run()` may be called once. The exit code is the first failing rank's, 128 + n for signals, 0 if all ranks succeeded or,
+    with keep_going, if any rank did."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._selector = selectors.PollSelector()  # epoll takes no files
+        self._selector = selectors.PollSelector()  # epoll does not accept regular files
         self._out, self._err = Sink("stdout"), Sink("stderr")
         self._lifeline = Lifeline()
         self._ranks: list[RankProcess] = []
-        self._well = False  # one has ended so
+        self._well = False  # at least one rank has succeeded
         self._running = 0
-        self._streams: list[Stream] = []  # that have not ended
+        self._streams: list[Stream] = []  # open streams
         self._failures: list[Failure] = []
-        self.received: int = 0  # the signal to us that ends the job
+        self.received: int = 0  # the signal to the launcher that ends the job
         self._schedule = Schedule()
-        self._ending = False  # a signal of ours is on its way: what ends now is no failure of its own
+        self._ending = False  # the launcher has sent a signal: a rank that exits now has not failed by itself
 
     def run(self) -> int:
         try:
@@ -90,13 +90,13 @@ class Job:
                 code = self._conclude()
                 self._drain()
             return code
-        except BrokenPipeError:  # nobody reads our output any more: end as `yes | head` does
+        except BrokenPipeError:  # the reader of the launcher's output has gone: end as `yes | head` does
             return CLOSED
         finally:
             self._close()
 
     def _drain(self) -> None:
-        """Passes on what is left. A slow reader has the time that it needs, unless a signal has come."""
+        """Forwards the remaining output. A slow reader has no timeout, unless a signal has arrived."""
         end = time.monotonic() + _DRAIN_S
         while self._blocked() or self._streams:
             if self._blocked() and not self.received:
@@ -112,7 +112,7 @@ class Job:
 
     @property
     def failed(self) -> bool:
-        """Whether a rank has, by itself: not because a signal ended the job."""
+        """Whether a rank has failed by itself, not because a signal ended the job."""
         return bool(self._failures) and not self.received
 
     def _start(self) -> None:
@@ -120,17 +120,17 @@ class Job:
             rank = RankProcess(int(environ["RANK"]), command, environ, self._lifeline, self.plan.inherit)
             self._ranks.append(rank)
             self._running += 1
-            self._watch(rank.pidfd, partial(self._ended, rank), last=True)  # its output tells why it ended
+            self._watch(rank.pidfd, partial(self._ended, rank), last=True)  # after its output, which explains the exit
             for stream in rank.streams(self._out, self._err, prefix=self.plan.prefix, logs=self.plan.logs):
                 self._streams.append(stream)
                 self._watch(stream.source, partial(self._pump, stream))
 
     def _watch(self, descriptor: int, action: Callable[[], None], *, last: bool = False) -> None:
-        """last: after what else happens at the same moment."""
+        """last: run the action after all other events of the same poll."""
         self._selector.register(descriptor, selectors.EVENT_READ, (last, action))
 
     def _hold(self, sink: Sink) -> None:
-        """What goes there is not read before the sink has taken what it has."""
+        """Pauses reading the sink's streams until the sink has written its buffer."""
         watched = self._selector.get_map()
         if not sink.blocked or sink.fileno() in watched:
             return
@@ -148,7 +148,7 @@ class Job:
                     self._watch(stream.source, partial(self._pump, stream))
 
     def _turn(self, until: float | None) -> None:
-        """Handles the events of one moment, or the next step when `until` comes first."""
+        """Handles the events of one poll, or the next scheduled step if `until` is earlier."""
         events = self._selector.select(None if until is None else max(0.0, until - time.monotonic()))
         for _, action in sorted((key.data for key, _ in events), key=itemgetter(0)):
             action()
@@ -166,7 +166,7 @@ class Job:
 
     def _pump(self, stream: Stream) -> None:
         if stream.target.blocked:
-            return  # since this moment's events were asked for
+            return  # it was unregistered since this poll began
         if not stream.pump():
             self._selector.unregister(stream.source)
             self._streams.remove(stream)
@@ -200,7 +200,7 @@ class Job:
         if not self._failures or (self.plan.keep_going and self._well):
             return 0
         first = cause(self._failures)
-        # Its last lines once more, because the other ranks' may stand between; alone they are the last already.
+        # Repeats the failed rank's last lines, because other ranks' lines may be mixed in; a single rank needs no repetition.
         lines = first.tail if len(self._ranks) > 1 else ()
         self._say(first.headline() + ("; its last output:" if lines else ""), lines)
         return first.status()
@@ -211,7 +211,7 @@ class Job:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT, SIGTERM, SIGHUP and SIGTSTP become events of the loop. Python has signals in the main thread alone."""
+        """SIGINT, SIGTERM, SIGHUP and SIGTSTP become events of the loop. Python handles signals only in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -222,7 +222,7 @@ class Job:
             wakeup.setblocking(False)
             previous = signal.set_wakeup_fd(wakeup.fileno())
             for number in (*_PASSED_ON, signal.SIGTSTP):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                if signal.getsignal(number) is not signal.SIG_IGN:  # ignored for example under nohup
                     before[number] = signal.signal(number, lambda *_: None)
             self._watch(ours.fileno(), lambda: self._pass_on([n for n in ours.recv(64) if n in before]))
             try:
@@ -246,18 +246,18 @@ class Job:
             self._schedule.plan((SIGNAL_GRACE_S, signal.SIGKILL))
 
     def _stop(self) -> None:
-        """Ctrl-Z reaches the launcher alone, as the ranks are in groups of their own: it stops them, then itself, and goes on
-        with them. The clocks of what is planned stand still meanwhile."""
+        """Ctrl-Z reaches only the launcher, because the ranks have their own process groups: it stops the ranks, then itself, and
+        continues with them. Scheduled steps are delayed by the time stopped."""
         self._signal(signal.SIGSTOP)
         begun = time.monotonic()
         handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTSTP)  # returns when somebody continues us, at once where nobody could
+        signal.raise_signal(signal.SIGTSTP)  # returns at SIGCONT; at once in an orphaned process group
         signal.signal(signal.SIGTSTP, handler)
         self._schedule.postpone(time.monotonic() - begun)
         self._signal(signal.SIGCONT)
 
     def _close(self) -> None:
-        self._lifeline.close()  # ends whatever still runs when we leave by an exception
+        self._lifeline.close()  # kills the processes that still run, if an exception leaves this block
         for rank in self._ranks:
             if rank.pidfd in self._selector.get_map():
                 rank.reap()

@@ -35,7 +35,7 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
         >>> def main():
         ...     print(arraycomm.spawn(work, nprocs=2))       # [1.0, 1.0]
     """
-    from .context import SpawnContext  # here: multiprocessing would be a third of what `import arraycomm` loads
+    from .context import SpawnContext  # imported on demand: multiprocessing would be a third of the load of `import arraycomm`
 
     check(fn, args, start_method)
     if isinstance(nprocs, bool) or not isinstance(nprocs, int) or nprocs < 1:
@@ -51,7 +51,7 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
 
 
 def check(fn: Callable[..., Any], args: Sequence[Any], start_method: str) -> None:
-    """Whether new processes can be started here, and run fn(rank, *args). Raises as spawn()."""
+    """Checks that new processes can be started here and run fn(rank, *args). Raises as spawn()."""
     if not callable(fn):
         raise TypeError(f"spawn needs a function to run, got {type(fn).__name__}")
     if not isinstance(args, (tuple, list)):
@@ -64,7 +64,7 @@ def check(fn: Callable[..., Any], args: Sequence[Any], start_method: str) -> Non
 def _check_may_have_children() -> None:
     from multiprocessing import current_process
 
-    if getattr(current_process(), "_inheriting", False):  # CPython's, by which it refuses this itself, in more words
+    if getattr(current_process(), "_inheriting", False):  # CPython's flag; its own error is longer
         raise RuntimeError("spawn was called by a process that spawn has started, while that imports the program's file: put the "
                            "call below `if __name__ == \"__main__\":`")
     if current_process().daemon:
@@ -74,7 +74,7 @@ def _check_may_have_children() -> None:
 
 
 def _check_found_again(fn: Callable[..., Any]) -> None:
-    """The new processes import the program's file to find fn there. Raises ValueError where there is none."""
+    """Checks the program's file, which the new processes import to find fn. Raises ValueError if there is no such file."""
     from multiprocessing.process import ORIGINAL_DIR  # type: ignore[attr-defined]
 
     if isinstance(fn, FunctionType) and "<" in fn.__qualname__:

@@ -1,1 +1,1 @@
-"""Watching ranks: the debug page, merged traces."""
+"""Monitoring of ranks: the debug page, merged traces."""

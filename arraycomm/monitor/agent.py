@@ -1,12 +1,12 @@
-"""The process beside a rank: reads its board twice a second and tells the server. `python -m arraycomm.monitor.agent`.
+"""A rank's agent process: reads the rank's board periodically and reports to the server. `python -m arraycomm.monitor.agent`.
 
-A process, not a thread: it goes on when the rank holds the interpreter's lock, is stopped or dies, and reports that. It reads its
-orders as a line of JSON from its standard input (so the secret stands neither in arguments nor in the environment), writes a
-line in answer, and ends when the rank ends it, closes its group or is gone. Rank 0's process also serves the page (server.py),
-until all ranks have ended.
+A process, not a thread: it keeps running, and reports, if the rank holds the GIL, is stopped or dies. It reads its configuration
+as a line of JSON from its standard input (so the secret is neither in arguments nor in the environment), writes a line as reply,
+and exits when the rank closes it or its group, or has died. Rank 0's agent also serves the page (server.py), until all ranks
+have ended.
 
-Reports go through a store (core/bootstrap/store) that rank 0's process serves for this purpose alone, authenticated as every
-connection of the job is.
+Reports go through a store (core/bootstrap/store) that rank 0's agent serves only for this purpose, authenticated like every
+connection of the job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOW = {CLOSED: "closed", EXITED: "exited", STOPPED: "unrecorded"}
 
 
 class Agent:
-    """One rank's."""
+    """One rank's agent."""
 
     def __init__(self, orders: dict[str, Any], store: TCPStore) -> None:
         self._rank, self._pid, self._store = orders["rank"], orders["pid"], store
@@ -43,17 +43,17 @@ class Agent:
         self._answered = [int(word) for word in store.multi_get([STACKS, WATCHED])]
 
     def run(self) -> bool:
-        """Reports until the rank has ended. True where the rank goes on, and only its recording has ended."""
+        """Reports until the rank has ended. True if the rank continues and only its recording has ended."""
         line = [0]
         while not self.look():
-            if select.select(line, [], [], INTERVAL)[0]:  # the rank closes the line when it ends
-                line = []  # or has become another program (exec): the end of the stream is seen once
-        self._store.check([STACKS])  # the last report is there when this is answered
+            if select.select(line, [], [], INTERVAL)[0]:  # EOF: the rank has ended
+                line = []  # or called exec(): the end of the stream is handled once
+        self._store.check([STACKS])  # a round trip: afterwards the last report is in the store
         return self._board.ended == STOPPED
 
     def look(self) -> str:
-        """Reports once; how the rank has ended, or "" when it has not."""
-        gone = os.getppid() != self._pid  # before the board is read: what it wrote last is there
+        """Reports once; returns how the rank ended, or "" if it runs."""
+        gone = os.getppid() != self._pid  # checked before the board is read, so that the rank's last writes are seen
         ended = _HOW.get(self._board.ended, "died" if gone else "")
         report = self.report(ended)
         stacks, watched = (int(word) for word in self._store.multi_get([STACKS, WATCHED]))
@@ -68,7 +68,7 @@ class Agent:
     def report(self, ended: str) -> dict[str, Any]:
         self._count += 1
         board, records, now = self._board, self._board.read_records(), time.monotonic_ns()
-        texts = board.read_texts()  # after the records, whose texts were there before them
+        texts = board.read_texts()  # after the records: a record's text is always written before the record
         groups = _groups(texts)
         last = max((record for record in records if record[2]), key=lambda record: record[2], default=None)
         return {"rank": self._rank, "count": self._count, "time": now / 1e9, "host": socket.gethostname(), "pid": self._pid,
@@ -105,19 +105,19 @@ class Agent:
 
 
 def _groups(texts: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """What is known of each group, by its row on the board."""
+    """The description of each group, by its row on the board."""
     return {text["row"]: {name: text[name] for name in ("group", "rank", "size")} for text in texts if "group" in text}
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its rank
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the agent ends with its rank
     orders = json.loads(sys.stdin.readline())
     try:
         store = TCPStore(orders["host"], orders["store_port"], is_master=orders["rank"] == 0, timeout=_TIMEOUT,
                          secret=bytes.fromhex(orders["secret"]), job=orders["job"])
         server = None
         if orders["rank"] == 0:
-            from .server import Server  # http.server, which the others need not load
+            from .server import Server  # imported on demand: it loads http.server, which only rank 0 needs
 
             store.multi_set([STACKS, WATCHED], ["0", "0"])
             server = Server(store, orders)
@@ -131,14 +131,14 @@ def main() -> int:
 
 def _serve(agent: Agent, server: Any, store: TCPStore) -> int:
     null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (1, 2):  # the reader of the rank's output must not wait for this process
+    for descriptor in (1, 2):  # a reader of the rank's output must see EOF when the rank exits
         os.dup2(null, descriptor)
     try:
         stopped = agent.run()
         if server is not None and not stopped:
             server.linger()
     except DistError:
-        return 1  # rank 0's process is gone, and its store with it
+        return 1  # rank 0's agent and its store have gone
     finally:
         store.close()
     return 0

@@ -1,16 +1,16 @@
-"""What a rank does, in memory that it shares with the process beside it (agent.py).
+"""The board: a rank's activity, in memory shared with the rank's agent process (agent.py).
 
-The rank writes (core/native/flight/board.c), and never waits for a reader; the agent can read while the rank hangs, is stopped or
-has died. Six parts, all of 64-bit words but the last:
+The rank writes (core/native/flight/board.c), and never waits for the reader; the agent can read while the rank hangs, is stopped
+or has died. Six parts, all of 64-bit words except the last:
 
     head       the process, how it ended, lengths
     groups     of each group: the last collective that began and that ended, bytes given
     counts     per operation and size class: calls, bytes, failures, nanoseconds, a histogram of durations
     links      bytes sent by messages, of each pair of a group and a rank in it
     records    the flight recorder: the last operations, a ring
-    texts      lines of JSON that are only ever added: groups, kinds of operations, errors
+    texts      append-only lines of JSON: groups, kinds of operations, errors
 
-describe() and the keys below belong to the report that the agent makes of it for the server (server.py).
+describe() and the keys below belong to the report that the agent sends to the server (server.py).
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from arraycomm.core.base.typed import Any
 from arraycomm.core.interface.kinds import RECORDED
 
 RUNNING, ASYNCHRONOUS, DONE, FAILED = range(4)  # states of a record
-OPERATION_SHIFT, ERROR_SHIFT = 8, 16  # bits of the last word below which operation and error text stand
-OPEN, CLOSED, EXITED, STOPPED = range(4)  # how a rank ended; STOPPED: it is no longer recorded
+OPERATION_SHIFT, ERROR_SHIFT = 8, 16  # shifts of the operation and of the error text in the last word
+OPEN, CLOSED, EXITED, STOPPED = range(4)  # how a rank ended; STOPPED: recording was switched off
 
 GROUPS, LINKS, RECORDS, TEXT_BYTES = 256, 1024, 512, 1 << 17
-CLASSES = 21  # of sizes: class c holds up to 4**c bytes
-BUCKETS = 25  # of durations: bucket b holds less than 2**b us, the last one all longer ones
+CLASSES = 21  # size classes: class c holds up to 4**c bytes
+BUCKETS = 25  # duration buckets: bucket b holds less than 2**b us, the last one all longer ones
 _COUNT = 4 + BUCKETS  # words of one operation and class
 RECORD = struct.Struct("=8Q")  # number from 1, begun, ended (ns; 0: not yet), kind, group, sequence, bytes, state and operation
 _PID, _END, _TEXTS = range(3)
 _HEAD = 8
 
-Report = dict[str, Any]  # what the agent tells the server, through a store
+Report = dict[str, Any]  # the agent's report to the server, through a store
 INTERVAL = 0.5  # s between reports
 FIELDS = {"rank", "count", "time", "host", "pid", "ended", "process", "groups", "open", "last", "counts", "links", "connections"}
-STACKS, WATCHED = "ask/stacks", "ask/records"  # counters in the store that the server raises when somebody wants them
+STACKS, WATCHED = "ask/stacks", "ask/records"  # request counters in the store, incremented by the server
 
 
 class Board:
-    """The memory, which both sides map. `descriptor`: of a memory file, None makes one."""
+    """The shared memory, mapped by both sides. `descriptor`: of a memory file; None makes one."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self.groups = _HEAD
@@ -60,20 +60,20 @@ class Board:
         self.words = memoryview(self.memory)[: self.records].cast("Q")
 
     def close(self) -> None:
-        """The memory stays as long as somebody writes there."""
+        """Releases this side's reference; the memory stays mapped while a Flight writes to it."""
         os.close(self.descriptor)
 
     # ---- the rank's side: one thread at a time ----
 
     def start(self) -> None:
         self.words[_PID] = os.getpid()
-        self.text({})  # number 0: what has no text, or found no room
+        self.text({})  # number 0 means: no text, or no capacity for it
 
     def end(self, how: int) -> None:
         self.words[_END] = how
 
     def text(self, about: dict[str, Any]) -> int:
-        """The number of a new line; 0 when there is no room for it."""
+        """The number of a new line; 0 if the capacity is exhausted."""
         line, used = json.dumps(about).encode() + b"\n", self.words[_TEXTS]
         if used + len(line) > TEXT_BYTES:
             return 0
@@ -84,7 +84,7 @@ class Board:
         return int(number)
 
     def flight(self, teller: object) -> Flight:
-        """What writes operations here."""
+        """The flight recorder that writes to this board."""
         parts = (8 * self.groups, 8 * self.counts, 8 * self.links, self.records, self.texts)
         return Flight(self.memory, parts, RECORDS, CLASSES, BUCKETS, teller)
 
@@ -103,7 +103,7 @@ class Board:
         return dict(zip(("begun", "ended", "bytes"), self.words[at : at + 3].tolist(), strict=True))
 
     def read_counts(self) -> list[dict[str, Any]]:
-        """Rows that are not empty; `buckets` without the empty ones."""
+        """The rows that are not empty; `buckets` without empty buckets."""
         found = []
         for operation, name in enumerate(RECORDED):
             for size in range(CLASSES):
@@ -116,19 +116,19 @@ class Board:
         return found
 
     def read_records(self) -> list[tuple[int, ...]]:
-        """Those that are whole, from the oldest to the newest. One that is being written now is read the next time."""
+        """The complete records, from the oldest to the newest. A record that is being written is skipped until the next read."""
         data, again = (self.memory[self.records : self.texts] for _ in range(2))
         pairs = zip(RECORD.iter_unpack(data), RECORD.iter_unpack(again), strict=True)
         return sorted(first for first, second in pairs if first[0] and first == second)
 
 
 def no_stacks(ended: str) -> str:
-    """Of a rank that has ended so, as a report says it."""
+    """The text in place of stacks for a rank that has ended."""
     return "No stacks: the rank " + ("is no longer recorded." if ended == "unrecorded" else f"has {ended}.")
 
 
 def describe(record: tuple[int, ...], texts: list[dict[str, Any]], groups: dict[int, dict[str, Any]], now: int) -> dict[str, Any]:
-    """What a record says, for the report. now: nanoseconds on the rank's clock."""
+    """A record as an entry of the report. now: nanoseconds on the rank's clock."""
     number, begun, ended, kind, row, sequence, nbytes, what = record
     state = what & 0xFF
     about = {"number": number, "name": RECORDED[what >> OPERATION_SHIFT & 0xFF], "group": groups[row]["group"], "bytes": nbytes,

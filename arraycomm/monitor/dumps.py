@@ -1,6 +1,6 @@
-"""What the page knows, written into a folder at intervals: for those who look only when the job has ended.
+"""The page's contents, written into a folder periodically: for users who look only after the job has ended.
 
-Files are named as those of torch's debug server, stacks_20261128_101500.txt and so on, and appear whole.
+Files are named as those of torch's debug server, stacks_20261128_101500.txt and so on, and appear atomically.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = ("stacks", "fr_trace")  # torch's, in the order in which they are writte
 
 
 def check(folder: Any, interval: Any, enabled: Any) -> dict[str, Any] | None:
-    """The orders for Dumps(); None where folder is. TypeError and ValueError for what cannot be carried out."""
+    """The arguments for Dumps(); None if folder is None. TypeError and ValueError for invalid arguments."""
     if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval <= threading.TIMEOUT_MAX:
         raise ValueError(f"start_debug_server() takes a dump_interval in seconds above 0, got {interval!r}")
     if enabled is not None and (isinstance(enabled, str) or not isinstance(enabled, Collection)):
@@ -41,7 +41,7 @@ def check(folder: Any, interval: Any, enabled: Any) -> dict[str, Any] | None:
 
 
 class Dumps:
-    """In rank 0's agent, in a thread of its own. Raises OSError when files cannot be made in the folder."""
+    """Runs in rank 0's agent, in its own thread. Raises OSError if files cannot be created in the folder."""
 
     def __init__(self, server: Server, orders: dict[str, Any], limit: float) -> None:
         self._server, self._limit = server, limit
@@ -60,9 +60,9 @@ class Dumps:
             try:
                 for name, text in self._kinds.items():
                     self._write(name, text())
-            except DistError:  # the store is closed: this process ends
+            except DistError:  # the store is closed: this process is ending
                 return
-            except OSError as error:  # the disk is full, say: that may pass
+            except OSError as error:  # possibly temporary, as a full disk
                 log().warning("a dump of the debug server is not written: %s", error)
             time.sleep(self._interval)
 
@@ -76,6 +76,6 @@ class Dumps:
         return "\n".join(f"=== Rank {rank} ===\n{text}" for rank, text in self._server.stacks().items())
 
     def _records(self) -> str:
-        self._server.state()  # by this the ranks send their records
+        self._server.state()  # requests the ranks' records
         time.sleep(2 * INTERVAL)
         return json.dumps(self._server.state(), indent=1)

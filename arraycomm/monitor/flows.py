@@ -1,11 +1,11 @@
-"""The arrows of a merged trace: from rank to rank through the calls of one collective in the order in which they came to it, the
-last one being for whom the others waited; and between a send and its receive, from the earlier call to the later.
+"""The arrows (flow events) of a merged trace: through the ranks' calls of one collective in the order of their arrival, up to
+the rank that the others waited for; and between a send and its receive, from the earlier call to the later one.
 
 Flow events of the "Trace Event Format" (Google, 2016): "s", "t" and "f" of one id and one name (Perfetto drops them otherwise),
-each within a slice of a thread. An asynchronous operation has no such slice, so its call gets one, from the call to its return.
+each inside a slice of a thread. An asynchronous operation has no such slice, so its call gets one, from the call to its return.
 
-Messages of one tag between two ranks arrive in the order in which they were sent; so the calls pair up by counting. Where
-counting does not tell (a receive from any rank, a failure that may or may not have taken a message) there is no arrow.
+Messages of one tag between two ranks arrive in the order of sending, so calls are matched by counting. If counting is ambiguous
+(a receive from any rank, a failure that may or may not have consumed a message), there is no arrow.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _REFUSED = ("ValueError", "TypeError")  # before anything was sent
 
 
 def calls(events: Iterable[Event]) -> list[Event]:
-    """A slice for each asynchronous call."""
+    """One slice for each asynchronous call."""
     return [{**{key: event[key] for key in ("name", "pid", "tid", "ts", "args")}, "cat": "call", "ph": "X",
              "dur": event["args"]["called_us"]}
             for event in events if event["ph"] == "b" and "called_us" in event["args"]]
 
 
 def flows(events: list[Event]) -> list[Event]:
-    """Of all ranks' events on one clock; the slices come with them."""
+    """The flow events for all ranks' events on one clock, and the slices of asynchronous calls."""
     slices = sorted((event for event in events if event["ph"] == "X"), key=lambda event: event["ts"])
     found: list[Event] = []
     for steps in [*_collectives(slices), *_messages(slices, _members(events))]:
@@ -46,7 +46,7 @@ def _flow(number: int, steps: list[Event]) -> Iterator[Event]:
 
 
 def _collectives(slices: list[Event]) -> Iterator[list[Event]]:
-    """The calls of each, by several ranks."""
+    """For each collective the calls of its ranks, if there are several."""
     together: dict[tuple[str, int], dict[int, Event]] = defaultdict(dict)
     for event in slices:
         about = event["args"]
@@ -64,7 +64,7 @@ def _members(events: Iterable[Event]) -> dict[tuple[str, int], int]:
 def _messages(slices: list[Event], members: dict[tuple[str, int], int]) -> Iterator[list[Event]]:
     sent: dict[Channel, list[Event]] = defaultdict(list)
     received: dict[Channel, list[Event]] = defaultdict(list)
-    unknown: set[tuple[str, int, int]] = set()  # group, receiver, tag: taken from any rank
+    unknown: set[tuple[str, int, int]] = set()  # (group, receiver, tag) with a receive from any rank
     for event in slices:
         about, me = event["args"], event["pid"]
         if event["name"] not in (*_SENDS, *_RECEIVES) or _refused(about):

@@ -1,4 +1,4 @@
-"""What Prometheus asks for, in its text exposition format 0.0.4."""
+"""The metrics for Prometheus, in its text exposition format 0.0.4."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def totals(report: Report) -> dict[str, dict[str, Any]]:
 
 
 def exposition(reports: dict[int, Report], size: int, verdict: Verdict) -> str:
-    """Of all ranks."""
+    """The metrics of all ranks."""
     rows = [({"rank": rank, "operation": name}, total) for rank, report in sorted(reports.items())
             for name, total in totals(report).items()]
     waiting = {rank: max((wait.seconds for wait in verdict.waits if wait.rank == rank and wait.blocked), default=0.0)

@@ -4,7 +4,7 @@
     server = start_debug_server(group)
     print(server.url)  # on rank 0
 
-Nothing here is loaded, and nothing costs, unless it is started. docs/guide/debug.md
+It is loaded, and has overhead, only if it is started. docs/guide/debug.md
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DebugServer:
         self._board = Board()
         self._stacks: StackFile | None = None
         self._process: subprocess.Popen[str] | None = None
-        self._page: subprocess.Popen[str] | None = None  # rank 0's process, once its group has been closed
+        self._page: subprocess.Popen[str] | None = None  # rank 0's agent, after its group has been closed
         self._recorder: Recorder | None = None
         try:
             self._start(group, port, timeout, dumped)
@@ -121,9 +121,9 @@ class DebugServer:
             log().warning("the debug page of group %r is at %s", group.name, self.url)
 
     def _ask(self, orders: dict[str, Any]) -> dict[str, Any]:
-        """Starts the process beside this rank; what it says, with the orders that the others need too.
+        """Starts this rank's agent process; returns its reply, with the configuration that the other ranks need too.
 
-        An error is told as well, not raised: the other ranks wait for what this one says.
+        An error is returned, not raised: the other ranks wait for this rank's reply.
         """
         try:
             self._stacks = StackFile()
@@ -149,7 +149,7 @@ class DebugServer:
         self._board.end(EXITED)
 
     def _release(self, at_once: bool = False) -> None:
-        """at_once False: the group has been closed. The process reports that, and rank 0's serves on until all have."""
+        """at_once False: the group has been closed. The agent reports that; rank 0's serves until all groups are closed."""
         atexit.unregister(self._exited)
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
@@ -158,7 +158,7 @@ class DebugServer:
         if not self._closed:
             self._closed = True
             if self._stacks is not None:
-                self._stacks.close()  # after the process: its signal would end this one
+                self._stacks.close()  # after the agent: without the handler, the agent's signal would kill this process
             self._board.close()
 
     def _wait(self, process: subprocess.Popen[str], at_once: bool) -> None:
@@ -179,12 +179,12 @@ class DebugServer:
         self._recorder, self._process, self._page, self._closed = None, None, None, True
 
 
-_lingering: list[subprocess.Popen[str]] = []  # rank 0's processes that wait for the others
+_lingering: list[subprocess.Popen[str]] = []  # agents of rank 0 that wait for the other ranks' end
 _servers: weakref.WeakSet[DebugServer] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """In a child of the rank: what it does and how it ends is not the rank's."""
+    """Runs in a forked child: the child's activity and exit must not be reported as the rank's."""
     for server in _servers:
         server._forget()
 
@@ -193,13 +193,13 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def _host() -> str:
-    """The same for processes that reach each other on loopback: one kernel, one network."""
+    """The host's identity, equal for processes that reach each other by loopback: same kernel, same network namespace."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return f"{file.read().strip()} {os.readlink('/proc/self/ns/net')} {socket.gethostname()}"
 
 
 def _address() -> str:
-    """Where other hosts reach this one; loopback where none can."""
+    """The address at which other hosts reach this one; loopback if there is none."""
     try:
         return (select_addresses() or [outside_address()])[0]
     except DistNetworkError:

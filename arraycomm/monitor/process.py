@@ -1,7 +1,7 @@
-"""What the kernel says of a process: whether it runs, sleeps or is stopped, how much processor time it takes, and its TCP
-connections with the bytes that went through each (sock_diag(7)).
+"""A process's state from the kernel: running, sleeping or stopped, its CPU time, and its TCP connections with their byte counts
+(sock_diag(7)).
 
-Seen from another process, so that the rank pays nothing. Of links in shared memory the kernel knows nothing.
+It is read from another process, so the rank has no overhead. The kernel has no counters for shared memory.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _TICK, _PAGE = 1 / os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 class Process:
-    """One process, looked at again and again."""
+    """One process, sampled repeatedly."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._before = (time.monotonic(), 0.0)
 
     def look(self) -> dict[str, Any]:
-        """state; cpu: processors that it took since the last look; threads; memory in bytes. Empty once it is gone."""
+        """state; cpu: CPUs used since the last sample; threads; memory in bytes. Empty after the process has ended."""
         try:
             with open(f"/proc/{self._pid}/stat", "rb", buffering=0) as file:
                 fields = file.read().rpartition(b")")[2].split()
@@ -52,7 +52,7 @@ _RTT, _RETRANSMITS, _ACKED = 68, 100, 120  # linux/tcp.h: tcpi_rtt (us), tcpi_to
 def connections(pid: int) -> list[dict[str, Any]]:
     """local and peer address, sent and received bytes, rtt in seconds, retransmitted segments, of each established one.
 
-    Raises OSError where the kernel does not tell.
+    Raises OSError if the kernel refuses the request.
     """
     mine = _inodes(pid)
     if not mine:

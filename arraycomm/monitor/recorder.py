@@ -19,7 +19,7 @@ _ERROR_LENGTH = 300
 
 
 class Recorder(Recording):
-    """Of a world and the groups split from it. on_close: called when the world has been closed."""
+    """Records a world and the groups split from it. on_close: called when the world has been closed."""
 
     _flight: Flight
 
@@ -39,7 +39,7 @@ class Recorder(Recording):
             log().warning("the debug page shows %d groups of this rank; %r and later ones are not on it", GROUPS, child.name)
         if number >= GROUPS:
             return
-        # Groups are rows of their own texts: the row's number must be known to the reader.
+        # A group's text contains the number of its row: the reader needs it.
         if not self._text({"group": child.name, "row": number, "rank": child.rank, "size": child.size}):
             log().warning("the debug page has no room for the name of group %r, which is not on it", child.name)
             return
@@ -54,7 +54,7 @@ class Recorder(Recording):
             detach(group, self)
 
     def forget(self) -> None:
-        """In a child of the rank: the board is its parent's."""
+        """Called in a forked child: the board belongs to the parent."""
         self._flight.leave()
         self.stop()
 
@@ -67,12 +67,12 @@ class Recorder(Recording):
     # ---- numbers of texts, for the flight recorder ----
 
     def about(self, operation: int, traits: Traits | None, given: dict[str, Any]) -> int:
-        """The number of the text; 0 where there is no room."""
+        """The number of the text; 0 if the capacity is exhausted."""
         key = (operation, traits, given.get("root"), given.get("dest"), given.get("source"), given.get("tag"),
                _reduction(given.get("op")))
         try:
             number = self._kinds.get(key)
-        except TypeError:  # what cannot be hashed is none of these: the operation says so
+        except TypeError:  # not hashable, so not a valid argument: the operation raises the error
             return 0
         if number is None:
             names = ("root", "dest", "source", "tag", "op")

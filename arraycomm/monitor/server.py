@@ -1,9 +1,8 @@
-"""The page: collects the ranks' reports and serves them on loopback, to who has the token.
+"""The page's server: collects the ranks' reports and serves them on loopback, to clients with the token.
 
-A browser is a way in for every other page that is open in it, so: one address (127.0.0.1, or ::1 on a host that has only that),
-the token in every request (compared in constant time), Host must name this machine (a name of the attacker's that resolves here
-does not), no permission for other origins, and a Content-Security-Policy that lets the page load and send to nothing but this
-server.
+Any other page in the user's browser could send requests here, so: one address (127.0.0.1, or ::1 on a host that has only IPv6),
+the token in every request (compared in constant time), a check that Host names this machine (against DNS rebinding), no CORS
+permission for other origins, and a Content-Security-Policy by which the page loads from, and sends to, this server only.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _Kind = TypeVar("_Kind")
 
 _PAGE = Path(__file__).with_name("page.html")
 _HOSTS = {"127.0.0.1", "localhost", "[::1]"}  # any port: an ssh tunnel has its own at this end
-_LONGEST = 4 << 20  # characters that a rank tells at a time
+_LONGEST = 4 << 20  # characters; the longest report of a rank
 _POLL = 0.05
-_SILENT = 3 * SILENCE  # s without a report after which this process no longer waits for a rank's end
+_SILENT = 3 * SILENCE  # s without a report, after which this process stops waiting for a rank's end
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
             "X-Frame-Options": "DENY", "Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin"}
 
@@ -49,7 +48,7 @@ class Server:
         self.world, self.token, self._timeout = orders["world"], orders["token"], orders["timeout"]
         self._store, self._lock = store, threading.Lock()
         self._reports: dict[int, tuple[Report, float]] = {}
-        self._unreadable: set[int] = set()  # ranks whose last report was none
+        self._unreadable: set[int] = set()  # ranks whose last report was malformed
         self._since = time.monotonic()
         self._http = _http(orders["port"], type("Handler", (_Handler,), {"job": self}))
         self.port = self._http.server_address[1]
@@ -65,11 +64,11 @@ class Server:
         while not self._ended.wait(INTERVAL / 2):
             try:
                 self.collect()
-            except DistError:  # the store is closed: this process ends
+            except DistError:  # the store is closed: this process is ending
                 return
 
     def collect(self) -> None:
-        """Takes the reports that are new."""
+        """Reads the new reports."""
         for rank in range(self.size):
             text = self._read(f"report/{rank}")
             report = None if text is None else _report(rank, text, self.size)
@@ -92,7 +91,7 @@ class Server:
             return {rank: {**report, "heard": now - came} for rank, (report, came) in self._reports.items()}
 
     def linger(self) -> None:
-        """Serves until all ranks have ended; of one that nothing is heard of for a while that is assumed."""
+        """Serves until all ranks have ended; a rank without reports for _SILENT seconds counts as ended."""
         while True:
             self.collect()
             reports = self.reports()
@@ -100,7 +99,7 @@ class Server:
             if all_told and all(report["ended"] or report["heard"] > _SILENT for report in reports.values()):
                 break
             time.sleep(INTERVAL)
-        self._ended.wait(2 * INTERVAL)  # who looks at the page now sees how it ended
+        self._ended.wait(2 * INTERVAL)  # an open page polls once more and shows how the job ended
         self._http.shutdown()
 
     # ---- what the page asks for ----
@@ -119,7 +118,7 @@ class Server:
                 "ranks": [{**report, "records": _parsed(records[rank], list) or []} for rank, report in sorted(reports.items())]}
 
     def stacks(self) -> dict[str, str]:
-        """Of all ranks, by rank; who does not answer in time says so."""
+        """The stacks of all ranks, by rank; a message for a rank that does not answer in time."""
         wanted, until = self._store.add(STACKS, 1), time.monotonic() + self._timeout
         found: dict[str, str] = {}
         reports = self.reports()
@@ -141,7 +140,7 @@ class Server:
 
 
 def _parsed(text: str | None, kind: type[_Kind]) -> _Kind | None:
-    """What a rank tells, where that is JSON of this kind and not too long; a rank may be broken, or hostile."""
+    """A rank's report, if it is JSON of this kind and not too long; a rank may be broken or hostile."""
     if text is None or len(text) > _LONGEST:
         return None
     try:
@@ -152,7 +151,7 @@ def _parsed(text: str | None, kind: type[_Kind]) -> _Kind | None:
 
 
 def _report(rank: int, text: str, size: int) -> Report | None:
-    """None where it is none of this version's. Whether its fields are what they should be shows when it is judged alone."""
+    """The report; None if it is malformed. Its fields are validated by judging it alone."""
     report = _parsed(text, dict)
     if report is None or not report.keys() >= FIELDS or report["rank"] != rank:
         return None
@@ -202,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND, "there is /stacks to POST to")
 
     def _permitted(self) -> str | None:
-        """The path that is asked for; None once it has been refused."""
+        """The requested path; None if the request was refused."""
         address = urlsplit(self.path)
         host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         if host not in _HOSTS:
@@ -231,4 +230,4 @@ class _Handler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: requests hold the token."""
+        """Logs nothing, because requests contain the token."""

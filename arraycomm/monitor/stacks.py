@@ -1,8 +1,7 @@
-"""The stacks of all threads of a rank, requested by the process beside it.
+"""The stacks of all threads of a rank, requested by the rank's agent.
 
-The rank's faulthandler writes them, in a signal handler in C, without the interpreter's lock and without a thread of its own. The
-signal is a real-time one for which the process has no other handler. A rank that is stopped (SIGSTOP, a debugger) answers when
-it goes on.
+The rank's faulthandler writes them, in a signal handler in C, without the GIL and without a helper thread. The signal is a
+real-time signal for which the process has no other handler. A stopped rank (SIGSTOP, a debugger) answers after it is continued.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import time
 
 from arraycomm.core.base.kernel import unnamed_file
 
-_LOOK, _QUIET, _LONGEST = 0.01, 3, 1.0  # s between looks; looks without a change that mean its end; s to wait for the first
+_LOOK, _QUIET, _LONGEST = 0.01, 3, 1.0  # s between polls; unchanged polls that mean completion; s to wait for the first byte
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class StackFile:
-    """The rank's side: the file for its stacks, and the signal at which they are written."""
+    """The rank's side: the file for its stacks, and the signal that triggers the writing."""
 
     def __init__(self) -> None:
         self.number = _free_signal()
@@ -50,21 +49,21 @@ def _handled(pid: int | str, number: int) -> bool:
 
 def ask(pid: int, number: int, descriptor: int) -> str | None:
     """The agent's side: the stacks as faulthandler writes them, with the lines' source; None where none came."""
-    if not _handled(pid, number):  # it is about to exit, or runs another program: the signal would end it
+    if not _handled(pid, number):  # the process is exiting or has called exec(): the signal would kill it
         return None
     os.ftruncate(descriptor, 0)
-    os.lseek(descriptor, 0, os.SEEK_SET)  # the rank's position too: it is one open file
+    os.lseek(descriptor, 0, os.SEEK_SET)  # moves the rank's position too: one open file description
     os.kill(pid, number)
     size, quiet, until = 0, 0, time.monotonic() + _LONGEST
     while quiet < _QUIET and (size or time.monotonic() < until):
-        time.sleep(_LOOK)  # nothing tells that the handler has returned
+        time.sleep(_LOOK)  # polled, because the end of the handler is not notified
         now = os.fstat(descriptor).st_size
         size, quiet = now, quiet + 1 if now and now == size else 0
     return with_source(os.pread(descriptor, size, 0).decode(errors="replace")) if size else None
 
 
 def with_source(text: str) -> str:
-    """The oldest thread first, which is the program's own, and with the lines of the files, which the agent sees as the rank."""
+    """The stacks with the oldest (main) thread first, and with source lines: the agent reads the same files as the rank."""
     linecache.checkcache()
     threads = [thread.strip("\n") for thread in text.split("\n\n")]
     return "\n\n".join("\n".join(map(_line, thread.splitlines())) for thread in reversed(threads))

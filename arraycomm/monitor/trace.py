@@ -1,8 +1,8 @@
 """`python -m arraycomm.trace FOLDER` merges the traces that a run's ranks wrote (ARRAYCOMM_TRACE), on rank 0's clock.
 
-Clocks of other hosts were measured when the run began, and drift. No rank can leave a barrier, all_reduce and so on before
-every rank has come to it: each such operation bounds the difference between two clocks from both sides. What was
-measured is carried along and moved into the bounds of one second after the other.
+Offsets of other hosts' clocks were measured when the run began, and the clocks drift. No rank can leave a barrier, all_reduce
+and so on before every rank has entered it: each such operation bounds the offset between two clocks from both sides. The
+measured offset is kept, and clamped to the bounds of each second in turn.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from arraycomm.core.interface.kinds import KINDS
 
 from .flows import calls, flows
 
-_MEETINGS = {kind.name for kind in KINDS.values() if not kind.rooted and not kind.message}  # nobody leaves before all have come
+_MEETINGS = {kind.name for kind in KINDS.values() if not kind.rooted and not kind.message}  # left after all have entered
 _WINDOW_US = 1_000_000.0
 
 
 class Bound(Record):
-    """What one operation says: the other clock plus an offset is rank 0's, and lower <= offset <= upper. Microseconds."""
+    """The bounds from one operation: the other clock plus an offset is rank 0's, and lower <= offset <= upper. Microseconds."""
 
     time: float
     lower: float
@@ -37,7 +37,7 @@ class Bound(Record):
 
 
 class Rank:
-    """The file of one rank: `about` (what the trace tells of itself), `events`."""
+    """The trace file of one rank: `about` (its metadata), `events`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class Rank:
 
 
 def _events(text: str) -> list[dict[str, Any]]:
-    """Also of a file whose writer was killed: up to its last whole line."""
+    """The events of a file; if its writer was killed, up to the last complete line."""
     try:
         return list(json.loads(text))
     except json.JSONDecodeError:
@@ -72,7 +72,7 @@ def _events(text: str) -> list[dict[str, Any]]:
 # ---- clocks ----
 
 def bounds(reference: Iterable[Rank], other: Iterable[Rank]) -> list[Bound]:
-    """What the operations that ranks of both clocks took part in say, in order of time."""
+    """The bounds from the operations in which ranks of both clocks took part, in order of time."""
     left, right = _spans(reference), _spans(other)
     found = []
     for key in left.keys() & right.keys():
@@ -91,21 +91,21 @@ def _spans(ranks: Iterable[Rank]) -> dict[tuple[str, int], tuple[list[float], li
 
 
 class Clock:
-    """Knots (time, offset) between which the offset changes evenly."""
+    """Knots (time, offset); between them the offset is interpolated linearly."""
 
     def __init__(self, start: float, offset: float, said: Sequence[Bound] = ()) -> None:
         self.times, self.offsets = [start], [offset]
         for window in _windows(said):
             lower, upper = max(bound.lower for bound in window), min(bound.upper for bound in window)
-            middle = (lower + upper) / 2  # where they contradict each other the clock drifts within a window
+            middle = (lower + upper) / 2  # also for contradicting bounds: the clock drifts within a window
             offset = min(max(offset, lower), upper) if lower <= upper else middle
             self.times.append(max(sum(bound.time for bound in window) / len(window), self.times[-1]))
             self.offsets.append(offset)
         if said and said[0].time - start < _WINDOW_US:
-            self.offsets[0] = self.offsets[1]  # clocks do not drift so fast: what was measured was wrong by that
+            self.offsets[0] = self.offsets[1]  # clocks do not drift so fast: the initial measurement was wrong by the difference
 
     def at(self, time: float) -> float:
-        """Rank 0's time."""
+        """The time on rank 0's clock."""
         place = bisect_right(self.times, time)
         if place in (0, len(self.times)):
             return time + self.offsets[min(place, len(self.times) - 1)]
@@ -125,7 +125,7 @@ def _windows(said: Sequence[Bound]) -> Iterable[list[Bound]]:
 
 
 def clocks(ranks: Sequence[Rank]) -> dict[str, Clock]:
-    """By the clocks' names. Rank 0's (of the lowest rank that there is) stands still."""
+    """The clocks by name. The reference clock is rank 0's, or that of the lowest rank with a trace."""
     groups: dict[str, list[Rank]] = defaultdict(list)
     for rank in ranks:
         groups[rank.about["clock"]].append(rank)
@@ -168,7 +168,7 @@ def merge(ranks: Sequence[Rank]) -> list[dict[str, Any]]:
 
 
 def _merged(folder: Path) -> Iterator[Path]:
-    """Names for the result; one that is there was made of another run, or with what a user has changed since."""
+    """Candidate names for the result: an existing file belongs to another run, or has a user's changes."""
     yield folder / "merged.json"
     yield from (folder / f"merged-{number}.json" for number in count(2))
 

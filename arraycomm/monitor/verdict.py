@@ -14,11 +14,11 @@ from .board import Report
 
 WAITING = 1.0  # s in an operation before it counts as waiting
 SILENCE = 10.0  # s without a report before a rank counts as lost
-_SENTENCES = 12  # of waits that are told
+_SENTENCES = 12  # the most waits that are listed
 
 
 class Wait(Record):
-    """rank has been in `what` for `seconds`, and needs `missing`, who have not come. blocked: not an asynchronous one."""
+    """rank has been in `what` for `seconds` and waits for the ranks in `missing`. blocked: the operation is synchronous."""
 
     rank: int
     what: str
@@ -28,7 +28,7 @@ class Wait(Record):
 
 
 class Verdict(Record):
-    """headline; details, a sentence each; waits; the ranks that are lost, and those for which the others wait."""
+    """headline; details, a sentence each; waits; the lost ranks, and the ranks that others wait for."""
 
     level: str  # "good", "late", "bad"
     headline: str
@@ -39,7 +39,7 @@ class Verdict(Record):
 
 
 def judge(reports: dict[int, Report], size: int) -> Verdict:
-    """reports: by rank, each with `heard`, the seconds since it came; of the ranks that have told anything."""
+    """reports: by rank, each with `heard`, the seconds since its arrival; only ranks that have reported."""
     members = _members(reports)
     waits = _patient([wait for report in reports.values() for wait in _waits(report, reports, members)])
     lost = tuple(rank for rank in range(size) if rank not in reports or _lost(reports[rank]))
@@ -60,7 +60,7 @@ def judge(reports: dict[int, Report], size: int) -> Verdict:
 
 
 def _members(reports: dict[int, Report]) -> dict[str, dict[int, int]]:
-    """Of each group: the world's rank by the group's."""
+    """For each group: global rank by group rank."""
     found: dict[str, dict[int, int]] = {}
     for rank, report in reports.items():
         for group in report["groups"]:
@@ -79,20 +79,20 @@ def _waits(report: Report, reports: dict[int, Report], members: dict[str, dict[i
     for record in report["open"]:
         missing = _missing(record, reports, members)
         blocked = record["state"] == "running"
-        if blocked or (missing and "sequence" in record):  # of a message nobody knows whether the other side has done its part
+        if blocked or (missing and "sequence" in record):  # for a message the peer's progress is unknown
             age = record["age"] + report["heard"]
             found.append(Wait(report["rank"], operation(record, members), age, missing, blocked))
     return found
 
 
 def _patient(waits: list[Wait]) -> tuple[Wait, ...]:
-    """Those for what somebody has waited long enough for, the longest first."""
+    """The waits for operations in which some rank has waited for at least WAITING seconds, the longest first."""
     long = {wait.what for wait in waits if wait.seconds >= WAITING}
     return tuple(sorted((wait for wait in waits if wait.what in long), key=lambda wait: -wait.seconds))
 
 
 def _missing(record: dict[str, Any], reports: dict[int, Report], members: dict[str, dict[int, int]]) -> tuple[int, ...]:
-    """The world's ranks that the operation needs and that have not come to it."""
+    """The global ranks that the operation needs and that have not entered it."""
     there = members.get(record["group"], {})
     peer = record.get("dest", record.get("source"))
     if "sequence" not in record:
@@ -144,7 +144,7 @@ def _place(report: Report) -> str:
 
 
 def _tell(waits: tuple[Wait, ...]) -> list[str]:
-    """Waits for the same are one sentence, those that last longest first."""
+    """One sentence for all waits with the same cause, the longest wait first."""
     alike: dict[tuple[str, tuple[int, ...], bool], list[Wait]] = {}
     for wait in waits:
         alike.setdefault((wait.what, wait.missing, wait.blocked), []).append(wait)
