@@ -1,1 +1,1 @@
-"""What frameworks need beyond DLPack. Nothing here is imported by arraycomm itself."""
+"""Support for frameworks beyond DLPack. arraycomm itself imports nothing of this package."""

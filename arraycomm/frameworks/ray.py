@@ -33,8 +33,8 @@ from arraycomm.distributed.process_groups.backend import BackendConfig
 from arraycomm.distributed.process_groups.process_group import ProcessGroup
 
 NAME = "ARRAYCOMM"
-_LOOK = 0.05  # s between looks: Ray's store cannot be waited for
-_TRY = 1.0  # s for one connection: what is told may be left over from ranks that were killed
+_LOOK = 0.05  # s between polls: Ray's store has no blocking wait
+_TRY = 1.0  # s for one connection: the stored address may be stale, from killed ranks
 
 
 class Group(BaseGroup):
@@ -56,7 +56,7 @@ class Group(BaseGroup):
             self._store.close()
             raise
         finally:
-            if rank == 0:  # all have read it, or will not
+            if rank == 0:  # all ranks have read it, or have failed
                 internal_kv._internal_kv_del(key, namespace=NAME)
         self._pg = ProcessGroup.of(core, range(world_size), name=group_name, desc=None, backend="arraycomm",
                                 config=BackendConfig("cpu:gloo"), meeting=meeting)

@@ -2,7 +2,7 @@
 over arraycomm. See docs/guide/jax.md.
 """
 
-from . import derivatives  # noqa: F401  (it registers its rules)
+from . import derivatives  # noqa: F401  (imported to register its rules)
 from .cpu_collectives import initialize as initialize
 from .errors import errors as errors
 from .jit import jit as jit

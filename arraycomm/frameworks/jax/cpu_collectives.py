@@ -1,7 +1,7 @@
 """JAX's own collectives between processes on CPUs (psum in shard_map, sharded jit), over the engine. See docs/guide/jax.md.
 
-jaxlib's "mpi" implementation takes MPI's functions from a library that a variable names, and that is the engine
-(../native/mpi_calls.c). Each device is a rank; where a process has several, they are ranks that are threads of it.
+jaxlib's "mpi" implementation loads MPI's functions from the library that an environment variable names: the engine
+(../native/mpi_calls.c). Each device is a rank; several devices of one process are ranks in threads of that process.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from . import trampoline
 from .errors import FOREIGN, report
 from .primitives import number
 
-_NAME = "jax"  # of its worlds
-_SOON = 10.0  # s for a thread that has nothing to wait for
-_JAXLIB_LIMIT = 100.0  # s, after which jaxlib ends processes that have lost one
-_BIND = "JAX_COORDINATOR_BIND_ADDRESS"  # all addresses of the host, unless it is set
+_NAME = "jax"  # name of the worlds
+_SOON = 10.0  # s; join timeout for a thread that is about to end
+_JAXLIB_LIMIT = 100.0  # s, after which jaxlib ends processes that have lost a peer
+_BIND = "JAX_COORDINATOR_BIND_ADDRESS"  # unset: JAX's coordinator listens on all addresses of the host
 
 
 class _Devices:
     """The world of one backend of JAX: a rank for each device of all processes, in the order of their ids."""
 
     def __init__(self, devices: Sequence[int], here: Sequence[int], open_rank: Callable[[int, int], Group]) -> None:
-        """devices: the ids of all; here: of those of this process. open_rank(rank, size): all ranks at once."""
+        """devices: ids of all devices; here: ids of this process's. open_rank(rank, size): called for all ranks at once."""
         self._ranks = {device: rank for rank, device in enumerate(sorted(devices))}
         with ThreadPoolExecutor(len(here)) as pool:
             opened = [pool.submit(open_rank, self._ranks[device], len(devices)) for device in here]
@@ -63,7 +63,7 @@ class _Devices:
         threads.start(self._watcher)
 
     def _watch(self) -> None:
-        """Says who is lost when it happens: where that had JAX's coordinator, jaxlib ends this process, whatever it does."""
+        """Logs lost peers at once: if the lost process had JAX's coordinator, jaxlib will end this process in any case."""
         lib.acomm_mpi_will_say()
         try:
             self._endpoint.await_failure()
@@ -85,12 +85,12 @@ class _Devices:
         try:
             self._endpoint.check_failed()
         except PeerLost as error:
-            self._watcher.join(_SOON)  # it has said so
+            self._watcher.join(_SOON)  # so that its log line is written
             return error
         return None
 
     def outlive(self, reason: str) -> None:
-        """This process does nothing any more. Returns when the others have gone, which hear of that where they wait for it."""
+        """Aborts this process's groups, which notifies waiting peers. Returns when the peers have gone."""
         for group in self._joined:
             group.abort(reason)
         here = [self._ranks[device] for device in self._worlds]
@@ -102,23 +102,23 @@ class _Devices:
 
 
 class _State:
-    """Of this process: where the ranks meet, once they do; the open world; how often there was one."""
+    """This process's state: the rendezvous, once it is done; the open world; the count of worlds."""
 
     meeting: Rendezvous | None = None
     devices: _Devices | None = None
     turn = 0
     timeout: float | None = None
-    bound: str | None = None  # what JAX's coordinator was told by _BIND
+    bound: str | None = None  # the value of _BIND that was set for JAX's coordinator
 
 
 def _leave() -> None:
-    """At exit, before the engine leaves. Peers may be in a program whose results this process does not look at: JAX shuts down
-    together, unless the process ends by an exception, of which they hear at once, or a peer was lost, whom JAX would await.
-    jaxlib ends them when the process that has the coordinator leaves, so that one is the last."""
+    """At exit, before the engine closes. Peers may still run a program whose results this process does not read, so JAX shuts
+    down collectively; not if the process ends by an exception (peers are notified at once) or a peer was lost (JAX would wait
+    for it). jaxlib ends all processes when the coordinator's process exits, so that process exits last."""
     state, devices, well = distributed.global_state, _State.devices, not hasattr(sys, "last_type")
     if well:
         for array in jax.live_arrays("cpu"):
-            with contextlib.suppress(*FOREIGN):  # of a program that failed, as those have seen who looked
+            with contextlib.suppress(*FOREIGN):  # errors of failed programs, which their results have already raised
                 array.block_until_ready()
     lost = devices and devices.lost()
     if well and not lost:
@@ -145,14 +145,14 @@ def acomm_mpi_join(devices: Any, size: int, index: int, text: Any) -> int:
 
 
 def meet() -> Rendezvous:
-    """Where the processes meet, by what the environment says: once, by all of them."""
+    """The rendezvous of the processes, by the environment; done once, by all processes."""
     if _State.meeting is None:
         _State.meeting = rendezvous(name=_NAME, timeout=timedelta(seconds=seconds_of(_State.timeout)))
     return _State.meeting
 
 
 def coordinator() -> str:
-    """The address of JAX's coordinator, which rank 0 chooses, on all ranks. It is to listen there and nowhere else."""
+    """The address of JAX's coordinator, chosen by rank 0, on all ranks. The coordinator must listen on this address only."""
     meeting = meet()
     if meeting.rank == 0:
         family, host = (socket.AF_INET6, f"[{meeting.addresses[0]}]") if ":" in meeting.addresses[0] else (
@@ -196,13 +196,13 @@ def register() -> None:
 
 
 def plug() -> None:
-    """What ARRAYCOMM_JAX asks for, before JAX makes its backend."""
+    """Installs the collectives if ARRAYCOMM_JAX is set, before JAX makes its backend."""
     register()
     _join()
 
 
 def _join() -> None:
-    """JAX knows the other processes, where it does not yet."""
+    """Runs jax.distributed.initialize() unless the program has."""
     if not jax.distributed.is_initialized() and meet().size > 1:
         address = coordinator()
         jax.distributed.initialize(address, meet().size, meet().rank, cluster_detection_method="deactivate",
@@ -210,7 +210,7 @@ def _join() -> None:
 
 
 class _Cluster(clusters.ClusterEnv):
-    """Tells jax.distributed.initialize() what our launcher, or another one, has set: where ARRAYCOMM_JAX is set."""
+    """Cluster detection for jax.distributed.initialize(), from a launcher's variables; active if ARRAYCOMM_JAX is set."""
 
     name = "arraycomm"
 
@@ -222,7 +222,7 @@ class _Cluster(clusters.ClusterEnv):
     def get_coordinator_address(cls, timeout_secs: int | None, override_coordinator_port: str | None) -> str:
         address = coordinator()
         if _BIND not in os.environ:
-            os.environ[_BIND] = _State.bound = address  # until the backend is made
+            os.environ[_BIND] = _State.bound = address  # reset when the backend is made
         return address
 
     @classmethod
@@ -234,14 +234,14 @@ class _Cluster(clusters.ClusterEnv):
         return meet().rank
 
 
-clusters.ClusterEnv._cluster_types.insert(0, clusters.ClusterEnv._cluster_types.pop())  # the first that knows is asked
+clusters.ClusterEnv._cluster_types.insert(0, clusters.ClusterEnv._cluster_types.pop())  # JAX uses the first match
 
 
 def _make_client() -> Any:
     if distributed.global_state.client is None or distributed.global_state.num_processes == 1:
         return xla_bridge.make_cpu_client()
     if _State.devices is not None:
-        _State.devices.close()  # of a backend that JAX has dropped
+        _State.devices.close()  # belongs to a backend that JAX has dropped
         _State.devices = None
     if _State.bound and os.environ.get(_BIND) == _State.bound:
         del os.environ[_BIND]
@@ -257,7 +257,7 @@ def _make_client() -> Any:
     _State.devices = _Devices(ids, [device.id for device in client.local_devices()],
                               partial(_open_rank, meeting, _State.turn))
     atexit.unregister(_leave)
-    atexit.register(_leave)  # behind the engine's own, so it runs first
+    atexit.register(_leave)  # registered after the engine's handler, so it runs before it
     log().info("JAX's CPU collectives run over arraycomm: process %d of %d, %d devices, %d of them here",
                state.process_id, state.num_processes, len(ids), len(client.local_devices()))
     return client
@@ -265,8 +265,8 @@ def _make_client() -> Any:
 
 @contextlib.contextmanager
 def _enough_threads() -> Iterator[None]:
-    """While the backend is made. XLA's threads are as many as the processors; a program of a device keeps one while it waits for
-    the others, and with fewer than two a device those of one process wait for each other for good."""
+    """Raises the size of XLA's thread pool while the backend is made. By default it is the number of CPUs; a device's program
+    occupies a thread while it waits for peers, and with fewer than two threads per device the devices of a process deadlock."""
     flag = re.search(r"xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
     told = xla_bridge.num_cpu_devices.value
     wanted = 2 * (told if told >= 0 else int(flag[1]) if flag else 1)
@@ -282,9 +282,9 @@ def _enough_threads() -> Iterator[None]:
 
 
 def _meet_by_jax() -> Rendezvous:
-    """For a program that has told jax.distributed.initialize() itself who it is: JAX's coordinator says where rank 0 serves a
-    store. Where the job has no secret, the store's own secret is there too, and every client of the coordinator can read it; the
-    job's secret is never sent."""
+    """The rendezvous for a program that called jax.distributed.initialize() with arguments: rank 0 publishes its store's address
+    in JAX's coordinator. If the job has no secret, the store's own secret is published too, readable by every client of the
+    coordinator; the job's secret is never sent."""
     state = distributed.global_state
     timeout = timedelta(seconds=seconds_of(_State.timeout))
     host = str(state.coordinator_address).rpartition(":")[0].strip("[]")
@@ -310,6 +310,6 @@ def _open_rank(meeting: Rendezvous, turn: int, rank: int, size: int) -> Group:
     Gathering(store, rank, size, meeting.secret).enter()
     job = sha256(f"{meeting.job}/devices/{turn}".encode()).hexdigest()[:32]
     where = meeting._replace(rank=rank, size=size, store=store, job=job, local_rank=None, close=lambda: None)
-    # MPI has a rank for each process
+    # MPI has one rank per process
     over = "mpi" if settings.get("ARRAYCOMM_BACKEND") == "mpi" and size == distributed.global_state.num_processes else "socket"
     return open_group(where, registry.choose(over), seconds_of(_State.timeout), _NAME)

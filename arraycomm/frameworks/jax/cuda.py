@@ -1,4 +1,4 @@
-"""Operations of programs on a CUDA device: enqueued by the group's communicator for such arrays, on the program's stream.
+"""Operations of compiled programs on a CUDA device: the group's communicator for CUDA enqueues them on the program's stream.
 
 The handler (native/xla_enqueue.c) calls enqueue() when XLA enqueues the program. NCCL does not make the host wait;
 staging through the host does.
@@ -22,13 +22,13 @@ from arraycomm.core.interface.kinds import KINDS
 from .errors import enqueued, report
 
 _LEGACY = 1  # the default stream, as DLPack numbers it
-_groups: dict[int, weakref.ref[Group]] = {}  # by the numbers that programs know them by
+_groups: dict[int, weakref.ref[Group]] = {}  # by the group numbers in compiled programs
 _KINDS = {kind.number: kind for kind in KINDS.values()}
 _ops = {CODES[name]: op for name, op in OPS.items()}
 
 
 def know(number: int, group: Group) -> None:
-    """For calls of programs."""
+    """Registers the group for calls from compiled programs."""
     _groups[number] = weakref.ref(group)
 
 
@@ -54,7 +54,7 @@ def enqueue(fields: tuple[int, ...], source: int, target: int, stream: int) -> s
 
 
 def _carry_out(group: Group, asked: _Fields, source: int, target: int, stream: int) -> None:
-    kind = _KINDS.get(asked.kind)  # none of a permutation
+    kind = _KINDS.get(asked.kind)  # None for a permutation
     device = runtime().pointer_type(source or target)[1] if source or target else 0
 
     def buffer(address: int, elements: int) -> Buffer:
@@ -80,7 +80,7 @@ def _carry_out(group: Group, asked: _Fields, source: int, target: int, stream: i
 
 
 def _permute(group: Group, mover: Any, asked: _Fields, src: Buffer | None, dst: Buffer | None) -> None:
-    """At once, so that a ring does not lock itself out."""
+    """Sends and receives at once, so that a ring does not deadlock."""
     works = []
     with group._routes.batch():
         if src is not None:
@@ -88,10 +88,10 @@ def _permute(group: Group, mover: Any, asked: _Fields, src: Buffer | None, dst: 
         if dst is not None:
             works.append(mover.recv(dst, asked.source, asked.tag, async_op=True))
     for work in works:
-        work.wait()  # NCCL's: by the program's stream
+        work.wait()  # for NCCL the program's stream waits, not the host
 
 
-# src, dst: None where this rank has none.
+# src, dst: None if this rank has no input or no output.
 _RUN: dict[int, Callable[[Group, Any, _Fields, Buffer | None, Buffer | None], object]] = {
     lib.ACOMM_SEND: lambda group, mover, asked, src, dst: mover.send(src, asked.root, asked.tag),
     lib.ACOMM_RECV: lambda group, mover, asked, src, dst: mover.recv(dst, None if asked.root < 0 else asked.root, asked.tag),

@@ -1,6 +1,6 @@
-"""Derivatives. The loss is the sum of all ranks' losses: a rank's gradient is that of the sum by its own arrays.
+"""Derivatives. The loss is the sum of all ranks' losses: a rank's gradient is that sum's gradient by the rank's own arrays.
 
-So what went to all ranks collects from all: sum transposes to sum, all_gather to reduce_scatter and back, broadcast to reduce.
+So sum transposes to sum, all_gather to reduce_scatter and vice versa, and broadcast to reduce.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _from_the_last(cotangent: Any, call: Call) -> Any:
 
 
 def _factor(call: Call) -> float:
-    """What avg and premul_sum multiply by where the transpose moves and does not reduce."""
+    """The factor of avg and premul_sum, for transposes that move data without a reduction."""
     if not _reduces(call) or call.kind == "all_reduce":
         return 1.0
     if _scans(call):
@@ -77,7 +77,7 @@ def _transpose(cotangent: Any, x: Any, *, call: Call) -> list[Any]:
 
 
 def _along_extremes(x: Any, tangent: Any, result: Any, call: Call) -> Any:
-    """min and max: the tangents of the ranks that have the extreme, in equal parts, as jnp.max's."""
+    """min and max: the tangents of the ranks that have the extreme, in equal parts, as in jnp.max."""
     total = call._replace(kind="all_reduce", op=_SUM, derived=True)
     has = (x == result).astype(tangent.dtype)
     return bind(tangent * (has / bind(has, total)), total)

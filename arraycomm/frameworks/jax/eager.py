@@ -1,5 +1,5 @@
-"""Operations outside compiled programs: the group's own methods, in order with the programs that are under way. And the
-reduction of parts that lie one after the other by XLA: for devices, where the engine cannot reach them."""
+"""Operations outside compiled programs: the group's own methods, ordered after the running programs. And the reduction of
+consecutive parts by XLA, for device memory that the engine cannot access."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from . import effect, errors
 
 
 class Call(NamedTuple):
-    """What an operation is told besides its array. A part of compiled programs' keys, so it can be hashed and compared.
+    """An operation's parameters besides its array. Hashable and comparable, as it is part of compiled programs' cache keys.
 
     root: of a permutation the rank that is sent to; of a message the peer. source: of a permutation. -1: none. derived: of a
     derivative.
@@ -42,7 +42,7 @@ def merged(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def run(x: Any, call: Call) -> Any:
-    """The operation at once, on a concrete x."""
+    """Runs the operation at once, on a concrete x."""
     effect.settle()
     try:
         return _RUN.get(call.kind, _method)(call.group, x, call)

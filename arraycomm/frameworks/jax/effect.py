@@ -14,13 +14,13 @@ from arraycomm.core.base.log import log
 
 
 class Collectives(effects.Effect):
-    """What every operation between ranks has: it takes place, once, in program order."""
+    """The effect of every operation between ranks: it runs exactly once, in program order."""
 
     def __str__(self) -> str:
         return "arraycomm"
 
     def __hash__(self) -> int:
-        return 0x6172726179  # alike in all processes: it is part of the keys of compiled programs
+        return 0x6172726179  # equal in all processes: it is part of the cache keys of compiled programs
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Collectives)
@@ -34,9 +34,9 @@ for _allowed in (effects.lowerable_effects, effects.ordered_effects, effects.con
 
 
 def quick(given: Callable[..., Any]) -> Callable[..., Any]:
-    """JAX moves a token to the program's device with each call, in Python, which takes as long as the rest of the call. Ours is
-    there already where the last program ran on the same device: then it is given as it is. given: JAX's own way, which is taken
-    for all others, and from then on where tokens are not what they were in the JAX that this was written for."""
+    """A fast path for tokens. JAX moves a token to the program's device in each call, in Python, which takes as long as the rest
+    of the call. If the last program ran on the same device, the token is already there and is passed unchanged. given: JAX's
+    own function, used for all other tokens, and permanently if this version of JAX has other tokens."""
     known = True
 
     def get_token_input(self: RuntimeTokenSet, eff: effects.Effect, devices: Any) -> Any:
@@ -59,8 +59,8 @@ RuntimeTokenSet.get_token_input = quick(RuntimeTokenSet.get_token_input)
 
 
 def complete(given: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a program that was compiled ahead of time (`lower().compile()`) JAX has C++ take the calls from the second on, without
-    the tokens of ordered effects: it asks for other effects only. Ours stay in Python."""
+    """For a program compiled ahead of time (`lower().compile()`) JAX's C++ handles the calls from the second on, without tokens
+    of ordered effects: JAX checks only for other effects. Programs with collectives stay in Python."""
 
     def create_cpp_call(self: MeshExecutable, *arguments: Any) -> Any:
         return None if EFFECT in getattr(self.unsafe_call, "ordered_effects", ()) else given(self, *arguments)
@@ -79,12 +79,12 @@ def settle() -> None:
 
 
 def forget_failed() -> None:
-    """At the process's end JAX would raise them again, twice. Waits for all others, as JAX does then."""
+    """Drops failed programs' tokens, whose errors JAX would raise again at exit. Waits for other programs, as JAX does."""
     for tokens in (runtime_tokens.current_tokens, runtime_tokens.output_runtime_tokens):
         for key, token in list(tokens.items()):
             try:
                 token.block_until_ready()
-            except (jax.errors.JaxRuntimeError, ValueError):  # has been told
+            except (jax.errors.JaxRuntimeError, ValueError):  # already reported
                 del tokens[key]
 
 

@@ -1,4 +1,4 @@
-"""From an error inside a compiled program to our exception: XLA carries text only, so its text carries a number."""
+"""Maps an error of a compiled program to the original exception: XLA carries only text, so the text contains a number."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from arraycomm.core.group.group import Group
 
 from . import effect
 
-_KEPT = 64  # exceptions of programs whose results nobody has looked at yet
+_KEPT = 64  # the most kept exceptions of programs whose results have not been read yet
 _kept: dict[int, BaseException] = {}
 _numbers = itertools.count(1)
 _places: dict[int, str] = {}
 FOREIGN = (jax.errors.JaxRuntimeError, ValueError)  # jaxlib raises ValueError where a program was dispatched without Python
 _pattern = re.compile(r"arraycomm error (\d+):")
-# On which a program has enqueued something since the last check: XLA does not learn that an operation failed after that.
+# Communicators with operations enqueued since the last check: XLA is not notified of failures after enqueueing.
 _movers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def enqueued(mover: Any) -> None:
-    """By a program, on a communicator that tells its failure (NCCL's)."""
+    """Called by a program that has enqueued an operation on a communicator with asynchronous errors (NCCL)."""
     if hasattr(mover, "failure"):
         _movers.add(mover)
 
 
 def check() -> None:
-    """Raises the failure of an operation that was enqueued by a program which has ended by now: its results are not complete."""
+    """Raises the failure of an operation that an ended program had enqueued: that program's results are incomplete."""
     while _movers:
         failure = _movers.pop().failure
         if failure is not None:
@@ -42,12 +42,12 @@ def check() -> None:
 
 
 def place(number: int, group: Group) -> None:
-    """Where the error of a group's number comes from."""
+    """Registers the group of a number, for error texts."""
     _places[number] = f"rank {group.rank} of {group.size} in group {group.name!r}"
 
 
 def derived(error: BaseException) -> None:
-    """Says in the error that its operation is of a derivative, where that may be why the ranks are not at the same one."""
+    """Adds a hint to the error of a derivative's operation, if the derivative may be why the ranks call different operations."""
     if isinstance(error, (CollectiveMismatch, CollectiveTimeout, PeerLost)):
         error.args = (f"{error}; this operation is of a derivative (grad, vjp, jvp): ranks that do not differentiate the same "
                       "do not call it", *error.args[1:])
@@ -69,7 +69,7 @@ def report(group: int, error: BaseException | None, of_a_derivative: int = 0) ->
 
 
 def _oversubscribed() -> str:
-    """The cause where XLA has too few threads: programs of several Python threads wait for each other, across the ranks."""
+    """A hint if XLA has too few threads: programs of several Python threads then wait for each other, across the ranks."""
     threads = lib.acomm_xla_threads()
     if threads == 1:
         return (". XLA has one thread here in which it executes programs: callbacks that read arrays (jax.debug.callback) and "
@@ -85,7 +85,7 @@ def _oversubscribed() -> str:
 
 
 def original(error: BaseException) -> BaseException | None:
-    """The exception that an error of a compiled program stands for; None where it is not ours."""
+    """The original exception of a compiled program's error; None for an error that is not arraycomm's."""
     found = _pattern.search(str(error))
     return _kept.get(int(found[1])) if found else None
 
@@ -114,10 +114,10 @@ def errors() -> Iterator[None]:
 
 
 def raise_original(error: Exception) -> None:
-    """Raises the exception that it stands for, or else itself."""
+    """Raises the original exception of the error, or else the error."""
     ours = original(error)
     if ours is None:
         raise error
     if isinstance(ours, DistError):
-        effect.forget()  # the failed program's token would fail all later ones, those of other groups too
+        effect.forget()  # the failed program's token would fail all later programs, also those of other groups
     raise ours from error

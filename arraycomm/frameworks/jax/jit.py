@@ -20,8 +20,8 @@ from jax.interpreters import mlir
 from . import effect
 from .errors import FOREIGN, check, raise_original
 
-# A whole program: its collectives have tokens of their own, so the effect ends here. JAX carries tokens of effects from one
-# program to the next in Python, which takes longer than a small collective.
+# A whole program: its collectives have their own tokens, so the effect ends here. JAX passes tokens of effects from one program
+# to the next in Python, which takes longer than a small collective.
 _region = Primitive("arraycomm_program")
 _region.multiple_results = True
 
@@ -57,7 +57,7 @@ mlir.register_lowering(_region, _lower)
 
 
 def _program(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """fun as a region: gives (result, end), where end is there when the program is through."""
+    """fun as a region: returns (result, end); end is ready when the program has ended."""
     @functools.wraps(fun)
     def program(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))

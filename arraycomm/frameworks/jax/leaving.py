@@ -1,4 +1,4 @@
-"""The end of the process: JAX waits for programs under way, which need their groups, and groups are closed at the end as well."""
+"""Process exit: JAX waits for running programs, which need their groups, so the groups must be closed after that."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from arraycomm.core.group.group import Group
 from . import effect
 from .errors import errors
 
-_groups: weakref.WeakSet[Group] = weakref.WeakSet()  # of compiled programs
-_settled = False  # no program is under way
+_groups: weakref.WeakSet[Group] = weakref.WeakSet()  # groups in compiled programs
+_settled = False  # True: no program is running
 
 
 def watch(group: Group) -> None:
-    """From now on the group's programs end before the group is closed."""
+    """Ensures that the group's programs end before the group is closed."""
     _groups.add(group)
     atexit.unregister(_settle)
-    atexit.register(_settle)  # behind the group's own, so it runs first
+    atexit.register(_settle)  # registered after the group's handler, so it runs before it
 
 
 def _settle() -> None:
-    """Unless the process ends by an exception: the group reports it to the peers, which do not wait for these programs."""
+    """Waits for the programs; not if the process ends by an exception, which the group reports to the peers."""
     global _settled
-    if hasattr(sys, "ps1") or not hasattr(sys, "last_type"):  # interactively the last exception may be of long ago
+    if hasattr(sys, "ps1") or not hasattr(sys, "last_type"):  # in an interactive session the last exception may be old
         try:
             with errors():
                 effect.settle()
@@ -37,10 +37,10 @@ def _settle() -> None:
 
 
 def _abandon() -> None:
-    """Programs whose peers do not come would wait, and JAX for them, for ever."""
+    """Aborts the groups: programs whose peers never arrive, and JAX with them, would wait forever."""
     for group in () if _settled else list(_groups):
         group.abort("the process ends")
 
 
 os.register_at_fork(after_in_child=_groups.clear)  # they are the parent's
-atexit.register(_abandon)  # before groups are there, and behind JAX's: it runs after the ones and before the other
+atexit.register(_abandon)  # registered after JAX's handler and before the groups': it runs after the groups' and before JAX's

@@ -30,12 +30,12 @@ def check_group(group: Any) -> None:
 
 
 def is_key(x: Any) -> bool:
-    """Of jax.random.key(), whose dtype is none of NumPy's."""
+    """Whether x is an array of jax.random.key(), whose dtype NumPy does not have."""
     return not isinstance(x.dtype, np.dtype)
 
 
 def _array(x: Any, group: Any) -> Any:
-    """x as JAX's array, of a dtype that can be moved, by that group."""
+    """x as a JAX array of a dtype that the group can move."""
     check_group(group)
     if not isinstance(x, jax.Array):
         if not jax.tree_util.all_leaves([x]):

@@ -41,7 +41,7 @@ _CUT = ("reduce_parts", *(name for name, kind in KINDS.items() if kind.cuts))
 
 
 def bind(x: Any, call: Call) -> Any:
-    """The operation, of a traced or a concrete x (None for a barrier)."""
+    """Binds the operation to a traced or a concrete x (None for a barrier)."""
     operands = () if x is None else (x,)
     result = PRIMITIVES[call.kind].bind(*operands, call=call)
     return None if call.kind in _SILENT else result
@@ -61,7 +61,7 @@ def _abstract(*operands: Any, call: Call) -> tuple[Any, set[Any]]:
 
 
 def _batched(operands: Any, dims: Any, *, call: Call) -> tuple[Any, Any]:
-    """vmap: one operation moves the whole batch. The same vmap is to be around it on all ranks."""
+    """vmap: one operation moves the whole batch. All ranks must apply the same vmap."""
     (x,), (dim,) = operands, dims
     primitive = PRIMITIVES[call.kind]
     if call.kind == "all_gather":
@@ -102,7 +102,7 @@ def _has_part(call: Call, side: str, peer: int) -> bool:
 
 
 def _fields(call: Call, operands: Any, platform: str) -> np.ndarray[Any, Any]:
-    """What enum acomm_xla_field lists."""
+    """The values of enum acomm_xla_field."""
     x = operands[0] if operands else ShapedArray((0,), np.dtype("int8"))
     shape = eager.merged(x.shape) if call.kind in _CUT else x.shape
     count = int(np.prod(shape, dtype=np.int64)) // (call.group.size if call.kind in _CUT else 1)
@@ -142,7 +142,7 @@ def _lower(context: Any, *operands: Any, call: Call, platform: str) -> Any:
 
 
 def _register() -> None:
-    import ctypes  # only here: jax takes ctypes' functions
+    import ctypes  # jax.ffi.pycapsule() takes a ctypes function
 
     for platform, name in (("cpu", "acomm_xla_call"), ("CUDA", "acomm_xla_enqueue")):
         address = int(ffi.cast("uintptr_t", ffi.addressof(lib, name)))

@@ -1,7 +1,7 @@
-"""MPItrampoline, which is a part of jaxlib, takes MPI's functions from the library that MPITRAMPOLINE_LIB names.
+"""MPItrampoline, a part of jaxlib, loads MPI's functions from the library that MPITRAMPOLINE_LIB names.
 
-It looks at the variable when jaxlib is loaded, which is before most programs ask for our collectives, and notes that it has. It
-can be made to look again: the function for that and the note are in jaxlib, but only the symbols of the file say where.
+It reads the variable when jaxlib is loaded, before most programs select these collectives, and sets a flag. To make it read the
+variable again, the flag is reset and the function called; both are found by the symbol table of jaxlib's file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 
 
 def use() -> None:
-    """jaxlib's "mpi" collectives are ours from now on. RuntimeError where that cannot be any more."""
+    """Makes the engine jaxlib's "mpi" implementation. RuntimeError if that is no longer possible."""
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = engine.__file__
     if engine.lib.acomm_mpi_used():
@@ -41,7 +41,7 @@ def use() -> None:
 
 
 def _loaded() -> tuple[str, int]:
-    """The library that has jaxlib's code, and where its first byte lies in memory."""
+    """The path of jaxlib's library, and its load address."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             address, _, offset, _, _, *path = line.split(maxsplit=5)
@@ -52,7 +52,7 @@ def _loaded() -> tuple[str, int]:
 
 
 def _addresses(path: str, *symbols: bytes) -> list[int]:
-    """Of these in a library of 64 bits; 0 where its symbols have been taken out."""
+    """The addresses of these symbols in a 64-bit library; 0 if the library is stripped."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         sections = list(_sections(data))
         for kind, start, size, link in sections:
@@ -73,7 +73,7 @@ def _sections(data: mmap.mmap) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _address(data: mmap.mmap, start: int, end: int, name: int) -> int:
-    """Of the symbol whose name is there among the names; 0: none has it."""
+    """The address of the symbol whose name has this offset in the string table; 0 if there is none."""
     if name <= 0:
         return 0
     wanted, at = struct.pack("<I", name), start

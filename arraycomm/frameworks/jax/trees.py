@@ -74,7 +74,7 @@ def _reduce(packed: Sequence[Any], op: str | ReduceOp, group: Group) -> list[Any
     if not trace_ctx.is_top_level() or any(isinstance(x, jax.core.Tracer) for x in packed):
         return [all_reduce(x, op, group=group) for x in packed]
     effect.settle()
-    under_way = [group.all_reduce(x, op, async_op=True) for x in packed]  # the next one is begun while this one goes on
+    under_way = [group.all_reduce(x, op, async_op=True) for x in packed]  # an all_reduce starts while the previous one runs
     return [work.result() for work in under_way]
 
 
@@ -90,7 +90,7 @@ def _same_bits(x: Any, op: ReduceOp, group: Group) -> bool:
 
 
 def _in_rank_order(x: Any, op: ReduceOp, group: Group) -> Any:
-    """The same result by moving only: who gets a part reduces it itself, in rank order."""
+    """The same result by moving data only: the receiver of a part reduces it itself, in rank order."""
     padded = jnp.pad(x, (0, -x.size % group.size))
     parts = all_to_all(padded, group=group).reshape(group.size, -1)
     return all_gather(reduce_parts(parts, op, group=group), group=group)[: x.size]

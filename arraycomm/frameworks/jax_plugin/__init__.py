@@ -1,4 +1,4 @@
-"""JAX's own collectives on CPUs over arraycomm, in programs that do not say so: only where ARRAYCOMM_JAX is set.
+"""JAX's own collectives on CPUs over arraycomm, in unchanged programs: only if ARRAYCOMM_JAX is set.
 
 JAX imports this in every process, when it makes its backend, and calls initialize() (entry point "jax_plugins" in
 pyproject.toml). So it is installed as a package of its own, arraycomm_jax, and imports arraycomm only where it is asked to.
@@ -12,8 +12,8 @@ _OFF = ("", "0", "false", "no", "off")
 
 
 def initialize() -> None:
-    """Called by JAX, which logs what is raised here and goes on without: over gloo, which nobody asked for. So making the backend
-    fails instead."""
+    """Called by JAX, which only logs exceptions raised here and continues over gloo, against the setting. So the error is raised
+    later, when the backend is made."""
     if os.environ.get("ARRAYCOMM_JAX", "").lower() in _OFF:
         return
     try:

@@ -1,7 +1,7 @@
 """`python -m arraycomm_jax [-m] program arguments`: runs a Python program whose jax.distributed.initialize() needs no arguments.
 
-`arraycomm-run --jax` starts it so. JAX asks classes of its own who the processes are; one of ours joins them once jax is
-imported, by the program: what the program sets before that (os.environ) counts as ever.
+`arraycomm-run --jax` uses it. JAX detects the processes by its cluster classes; one of arraycomm's is added when the program
+imports jax, so environment variables that the program sets before that are respected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class _AfterJax(MetaPathFinder):
-    """Finds jax where the others do. cpu_collectives is imported after it."""
+    """An import hook: finds jax through the other finders, and imports cpu_collectives after it."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "jax":

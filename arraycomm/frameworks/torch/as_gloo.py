@@ -1,4 +1,4 @@
-"""ARRAYCOMM_TORCH_AS=gloo: what asks torch.distributed for gloo gets the engine of this package, under gloo's name.
+"""ARRAYCOMM_TORCH_AS=gloo: programs that request gloo from torch.distributed get this package's engine under gloo's name.
 
 For programs and libraries that accept the names of torch's own backends only. See docs/guide/torch.md.
 """
@@ -18,7 +18,7 @@ from .process_group import ProcessGroup
 
 
 class GlooProcessGroup(ProcessGroup):
-    """Answers as a group of gloo what torch and programs ask a group."""
+    """A group that reports gloo's name, options and class to torch and to programs."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -41,7 +41,7 @@ class GlooProcessGroup(ProcessGroup):
 
 
 def install() -> None:
-    """For every group that is made in this process from now on. Idempotent."""
+    """Replaces gloo for every group that this process makes from now on. Idempotent."""
     make = c10d._new_process_group_helper
     if make.__module__ == __name__:
         return

@@ -1,4 +1,4 @@
-"""Buckets of gradients: what is reduced together, in memory of its own, or one gradient that is sparse."""
+"""Buckets of gradients: gradients that are reduced together in one buffer, or one sparse gradient."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Bucket:
         self._parameters = [parameters[index] for index in indices]
         first = self._parameters[0]
         count = sum(p.numel() for p in self._parameters)
-        if first.device.type == "cpu":  # memory that all ranks of a host reach: the collective copies nothing
+        if first.device.type == "cpu":  # memory shared by all ranks of a host: the collective needs no copy
             self.whole = pg.core.empty(count, first.dtype, like=first.detach())
         else:
             self.whole = torch.empty(count, dtype=first.dtype, device=first.device)
@@ -71,7 +71,7 @@ class Bucket:
             view.copy_(gradient)
 
     def start(self, hook: Callable[[Bucket], Any] | None) -> Callable[[], Any]:
-        """Begins the reduction; what is given back waits for it. hook: None averages."""
+        """Begins the reduction; returns a function that waits for it. hook: None averages."""
         if hook is None:
             work: Any = all_reduce(self.whole, ReduceOp.AVG, group=self._pg, async_op=True)
             return work.wait
@@ -120,7 +120,7 @@ def all_reduce_sparse(group: ProcessGroup, tensor: torch.Tensor, op: str) -> tor
     counts = [count for _, count in told]
     places, every = core.all_gather(indices.t(), counts=counts), core.all_gather(values, counts=counts)
     if values.dtype in (torch.float16, torch.bfloat16):
-        every = every.float()  # which is rounded once
+        every = every.float()  # so that the sum is rounded once
     total = torch.sparse_coo_tensor(places.t(), every, shape, check_invariants=False).coalesce()  # adds in rank order
     sums = total.values()
     if op == "avg":
@@ -133,8 +133,8 @@ def all_reduce_sparse(group: ProcessGroup, tensor: torch.Tensor, op: str) -> tor
 class SparseBucket:
     """One parameter whose gradients have some of its rows only: that of an nn.Embedding(sparse=True).
 
-    It is averaged when backward has ended, while who calls waits. In forward, where one that is not reached is ready, the other
-    ranks need not come before this one has gone on.
+    It is averaged after backward has ended, while the caller waits. Not in forward, where a parameter that is not reached becomes
+    ready: the other ranks may arrive only after this rank has continued.
     """
 
     def __init__(self, index: int, parameter: torch.Tensor, pg: ProcessGroup) -> None:
@@ -150,7 +150,7 @@ class SparseBucket:
         self._gradient = gradient
 
     def start(self, hook: Any) -> Callable[[], Any] | None:
-        """Nothing travels yet, and nothing is to be waited for. hook: None, see DistributedDataParallel.register_comm_hook()."""
+        """Does nothing yet: there is nothing to wait for. hook: None, see DistributedDataParallel.register_comm_hook()."""
         return None
 
     def results(self) -> list[torch.Tensor]:

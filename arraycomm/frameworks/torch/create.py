@@ -1,5 +1,5 @@
-"""How torch.distributed's groups are opened: the world through torch's store, later groups over the world's connections. The
-store stays torch's and is not closed."""
+"""Opening torch.distributed's groups: the world by a rendezvous over torch's store, later groups over the world's connections.
+torch owns the store, which is not closed here."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .process_group import ProcessGroup
 
 
 def create(options: Any, pg_options: Any) -> Any:
-    """What register_backend() was given: called on each member of a new group, as torch's _DistributedBackendOptions say."""
-    kind = pg_options if isinstance(pg_options, type) else ProcessGroup  # as_gloo.py gives its own
+    """The factory for register_backend(): called on each member of a new group, with torch's _DistributedBackendOptions."""
+    kind = pg_options if isinstance(pg_options, type) else ProcessGroup  # as_gloo.py passes its own class
     if pg_options is not None and kind is ProcessGroup:
         warnings.warn("backend 'arraycomm' has no options of its own: pg_options is ignored", stacklevel=4)
     functional.register()
@@ -48,7 +48,7 @@ def _world(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Group,
 
 
 def _part(world: ProcessGroup, options: Any) -> Group:
-    """torch may use a name again once its group is destroyed, the core does not: the name's uses are counted, by its members."""
+    """torch may reuse a destroyed group's name, and the core may not: the members count the uses of each name."""
     members = tuple(options.global_ranks_in_group)
     uses: Counter[tuple[Any, ...]] = world.uses
     uses[options.group_id, members] += 1
@@ -57,7 +57,7 @@ def _part(world: ProcessGroup, options: Any) -> Group:
 
 
 def _told(call: Callable[..., Any], *args: Any) -> Any:
-    """torch's errors of a store as ours. A FileStore raises a plain RuntimeError at its timeout."""
+    """Converts torch's store errors to arraycomm's. A FileStore raises a plain RuntimeError at its timeout."""
     try:
         return call(*args)
     except (torch.distributed.DistError, RuntimeError) as error:
@@ -65,7 +65,7 @@ def _told(call: Callable[..., Any], *args: Any) -> Any:
 
 
 class BorrowedStore(Store):
-    """A torch.distributed.Store, as far as ranks meet in it."""
+    """Adapts a torch.distributed.Store for the rendezvous."""
 
     def __init__(self, store: Any, timeout: timedelta | None = None) -> None:
         super().__init__(timeout)

@@ -1,4 +1,4 @@
-"""The functional collectives for which torch's C++ asks a group's C++ backend, and a group of Python's has none.
+"""The functional collectives for which torch's C++ calls a group's C++ backend, which a group in Python does not have.
 
 They are all_gather_into_tensor_out, which torch.compile makes of all_gather_into_tensor, and batch_p2p_ops, which it makes of
 batch_isend_irecv. Here they have a kernel for tensors in host memory: other backends' groups get torch's own.
@@ -27,9 +27,9 @@ def _all_gather_into_tensor_out(group: ProcessGroup, x: torch.Tensor, size: int,
 
 def _batch_p2p_ops(group: ProcessGroup, names: list[str], peers: list[int], tags: list[int],
                    tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """One by one: messages of this engine do not wait for each other."""
+    """Starts the messages one by one: messages of this engine do not wait for each other."""
     messages = {"isend": _ops.isend, "irecv": _ops.irecv}
-    calls = list(zip(map(messages.__getitem__, names), peers, tags, tensors, strict=True))  # looked at before one is sent
+    calls = list(zip(map(messages.__getitem__, names), peers, tags, tensors, strict=True))  # validated before the first send
     return [call(x, peer, tag, group.group_name) for call, peer, tag, x in calls]
 
 
@@ -52,6 +52,6 @@ def _for_ours(name: str, place: int, ours: Callable[..., Any]) -> None:
 
 @functools.cache
 def register() -> None:
-    """With the first group: a program that has none keeps torch as it is."""
+    """Called with the first group, so that a program without groups keeps torch unchanged."""
     _for_ours("all_gather_into_tensor_out", 2, _all_gather_into_tensor_out)
     _for_ours("batch_p2p_ops", 4, _batch_p2p_ops)

@@ -1,6 +1,6 @@
-"""What DistributedDataParallel says under TORCH_DISTRIBUTED_DEBUG, in torch's documented fields.
+"""The log of DistributedDataParallel under TORCH_DISTRIBUTED_DEBUG, with torch's documented fields.
 
-INFO and DETAIL: how it was made. DETAIL: from time to time what steps take, in nanoseconds.
+INFO and DETAIL: the construction parameters. DETAIL: at intervals the durations of steps, in nanoseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EACH = 1000
 
 
 class ParallelLog:
-    """Of one DistributedDataParallel."""
+    """The log of one DistributedDataParallel."""
 
     def __init__(self, module: Any, reducer: Reducer, parameters: Sequence[torch.Tensor]) -> None:
         self._reducer, self._parameters, self._pg = reducer, parameters, module.process_group

@@ -1,7 +1,7 @@
 """ProcessGroup: torch.distributed's class over the facade's, whose checks, strided and list forms it takes over.
 
-What torch calls from Python finds these methods by their names; what it calls from C++ comes through its own trampoline
-(PyProcessGroup), which knows those that DistributedDataParallel and the functional collectives need.
+torch's Python code calls these methods by name; its C++ code calls them through a trampoline (PyProcessGroup), which has the
+methods for DistributedDataParallel and the functional collectives.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .work import Futures, Work
 
 
 def _marker() -> Callable[[CodeType], None] | None:
-    """What marks code as to be run as it is. None, with a warning, where torch names that otherwise: it may."""
+    """The function that excludes code from compilation. None, with a warning, if this version of torch renamed it."""
     try:
         from torch._C._dynamo import eval_frame
 
@@ -57,7 +57,7 @@ def keep_uncompiled(cls: type) -> type:
 
 
 _OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUCT: "product", dist.ReduceOp.MIN: "min",
-        dist.ReduceOp.MAX: "max"}  # what needs no look at the dtype
+        dist.ReduceOp.MAX: "max"}  # reductions that need no check of the dtype
 _NO_LIMIT = timedelta(0)  # torch says -1 ms for the group's
 
 
@@ -133,7 +133,7 @@ class ProcessGroup(dist.ProcessGroup):
         self.facade.abort()
 
     def allreduce(self, tensors: Any, *given: Any, **named: Any) -> Work:
-        """The one that must be short: a plain call goes to the core's method at once, and anything else takes the slow path."""
+        """The fast path: a plain call goes directly to the core's method, and any other call takes the slow path."""
         opts: Any = given[0] if len(given) == 1 and not named else None
         if type(opts) is dist.AllreduceOptions and not torch.autograd.profiler._is_profiler_enabled:
             async_op, limit, short = opts.asyncOp, opts.timeout, self.facade.plain
@@ -147,7 +147,7 @@ class ProcessGroup(dist.ProcessGroup):
 
 
 def _passed_on(name: str) -> Any:
-    """The facade's method, which takes torch's options as its own, with torch's Work."""
+    """A method that calls the facade's, which accepts torch's options, and returns torch's Work."""
     theirs = getattr(Operations, name)
 
     @functools.wraps(theirs)
@@ -162,7 +162,7 @@ for _name in (*map(options.method, COLLECTIVES), *(f"{_kind}_single" for _kind i
               "allreduce_coalesced", "allgather_coalesced", "all_gather_single_coalesced", "reduce_scatter_single_coalesced"):
     if hasattr(Operations, _name) and _name not in vars(ProcessGroup):
         setattr(ProcessGroup, _name, _passed_on(_name))
-# Names that torch has given up and still uses.
+# Names that torch has deprecated and still uses.
 for _old, _new in (*((_base, f"{_kind}_single") for _kind, _base in options.BASE.items()),
                    ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
                    ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced")):

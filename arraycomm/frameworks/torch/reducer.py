@@ -30,11 +30,11 @@ _UNFINISHED = (
     "participate in calculating loss.\nParameters which did not receive grad for rank {rank}: {names}\n"
     "Parameter indices which did not receive grad for rank {rank}: {indices}")
 
-_LEAVES = type(None), str, bytes, int, float, complex, type, ModuleType, nn.Module  # hold no outputs
+_LEAVES = type(None), str, bytes, int, float, complex, type, ModuleType, nn.Module  # types without outputs inside
 
 
 class Reducer:
-    """One backward at a time. Every rank has one, with alike parameters; buckets start in the same order everywhere.
+    """One backward at a time. Every rank has a Reducer with equal parameters; buckets start in the same order on all ranks.
 
     parameters: (name, tensor) of all that are reduced; sparse: those of them whose gradients are. find_unused: what a backward
     has not reached when it ends is reduced then. as_views: gradients lie in the buckets. static: what the first backward reached,
@@ -54,17 +54,17 @@ class Reducer:
             SparseBucket(indices[0], self._parameters[indices[0]], pg) if self._parameters[indices[0]] in sparse else
             Bucket(number, number == len(planned) - 1, indices, self._parameters, pg) for number, indices in enumerate(planned)]
         self._place = {index: (bucket, place) for bucket in self.buckets for place, index in enumerate(bucket.indices)}
-        self._times = [1] * len(self._parameters)  # that backward adds to each gradient
+        self._times = [1] * len(self._parameters)  # how often backward accumulates into each gradient
         self._learning = static
-        self._armed = self._active = self._queued = False  # a forward has no backward yet; it runs; it will call _end()
-        self._local = -1  # the backward of a forward that is not to reduce
+        self._armed = self._active = self._queued = False  # a forward awaits its backward; backward runs; _end() is queued
+        self._local = -1  # the backward of a forward without reduction
         self._touched = {index for index, p in enumerate(self._parameters) if p.grad is not None}  # since the last reduction
         self.unused: list[int] = []
         self._used = torch.ones(len(self._parameters), dtype=torch.int32)
         self._counting: Any = None
         self.seconds = [0.0] * 4
         self.identities = [identity(p) for p in self._parameters]
-        self._nodes = [get_gradient_edge(p).node for p in self._parameters]  # they keep alive what the identities name
+        self._nodes = [get_gradient_edge(p).node for p in self._parameters]  # keep the objects behind the identities alive
         me = weakref.ref(self)
         for index, node in enumerate(self._nodes):  # not on the tensor: torch.utils.swap_tensors loses its hooks
             node.register_hook(functools.partial(_told, me, index))
@@ -72,20 +72,20 @@ class Reducer:
         self._frozen: list[int] = []
 
     def freeze(self, trained: Sequence[Any]) -> None:
-        """From now on only parameters of these identities get gradients, on all ranks; the others need not be waited for."""
+        """From now on only parameters of these identities get gradients, on all ranks; backward does not wait for the others."""
         kept = set(trained)
         self._frozen = [index for index, known in enumerate(self.identities) if known not in kept]
 
     def release(self) -> None:
-        """Another Reducer takes over, with nodes for the tensors as they are now."""
+        """Ends this Reducer: a new one replaces it, with graph nodes of the current tensors."""
         self._wait()
         self._nodes.clear()
 
     # ---- between forward and backward ----
 
     def check_finished(self) -> None:
-        """RuntimeError, naming the parameters, where the backward before did not reach all. Where it raised, on all ranks, its
-        step is left out."""
+        """RuntimeError, naming the parameters, if the previous backward did not reach all. If it raised on all ranks, its step is
+        skipped."""
         if torch._C._current_graph_task_id() != -1:  # inside of that backward, as a checkpoint's forward
             return
         self._leave_out()
@@ -95,10 +95,10 @@ class Reducer:
                                                   indices=" ".join(map(str, late))))
 
     def _leave_out(self) -> None:
-        """The step of a backward that raised: its end has not come, and will not.
+        """Skips the step of a backward that raised: _end() will not be called for it.
 
-        All ranks have to: one that computed its gradients waits for buckets that do not come. It gets CollectiveMismatch in
-        its backward then, and so does this one here."""
+        All ranks must skip it: a rank that computed its gradients waits for buckets that are never sent. That rank gets
+        CollectiveMismatch in its backward, and this rank gets it here."""
         if not self._queued or torch._C._current_graph_task_id() != -1:
             return
         self._active = self._queued = False
@@ -113,8 +113,8 @@ class Reducer:
                       "what it computed here: call zero_grad()")
 
     def prepare(self, outputs: Any) -> None:
-        """After a forward whose backward is to reduce. The one that comes to an output does; where the loss is made of
-        something else, the next one that adds to a gradient."""
+        """Called after a forward whose backward must reduce: the backward that reaches an output; if the loss does not use the
+        outputs, the next backward that accumulates into a gradient."""
         self._armed = self._armed or torch._C._current_graph_task_id() == -1  # a checkpoint's forward inside of backward is none
         tensors = _tensors(outputs)
         certain = self._static or (self._find_unused and not self._lead_to_ours(tensors))
@@ -131,7 +131,7 @@ class Reducer:
         self._local = torch._C._current_graph_task_id()
 
     def _lead_to_ours(self, tensors: list[torch.Tensor]) -> bool:
-        """Whether a backward from these tensors can add to a gradient."""
+        """Whether a backward from these tensors can accumulate into a parameter's gradient."""
         ours, waiting = set(self._nodes), [x.grad_fn for x in tensors]
         seen = set(waiting)
         while waiting and not seen & ours:
@@ -148,14 +148,14 @@ class Reducer:
         self._follow()
 
     def _adds(self) -> bool:
-        """Whether the backward that runs now will add to a gradient."""
+        """Whether the running backward will accumulate into a parameter's gradient."""
         try:
             return any(map(torch._C._will_engine_execute_node, self._nodes))
         except RuntimeError:  # grad() of a parameter
             return False
 
     def _wait(self) -> None:
-        """For all buckets that are under way."""
+        """Waits for all buckets in flight."""
         for bucket in self.buckets:
             if bucket.wait is not None:
                 bucket.wait()
@@ -177,7 +177,7 @@ class Reducer:
             self._ready_all({*self._frozen, *(index for index, times in enumerate(self._times) if not times)})
 
     def _come(self, index: int) -> None:
-        """Backward has added to a gradient."""
+        """Called when backward has accumulated into a gradient."""
         self._touched.add(index)
         if self._armed and not self._active and torch._C._current_graph_task_id() != self._local:
             self._start()
@@ -196,7 +196,7 @@ class Reducer:
             self._ready(index)
 
     def _follow(self) -> None:
-        """Has _end() called when the backward that runs now has ended."""
+        """Queues _end() as a callback for the end of the running backward."""
         if self._active and not self._queued:
             self._queued = True
             self.seconds[0] = time.monotonic()
@@ -220,7 +220,7 @@ class Reducer:
             self._ready(index)
 
     def _count(self) -> None:
-        """By how many ranks each parameter was reached. One that no rank has reached keeps its gradient, or has none."""
+        """How many ranks reached each parameter. A parameter that no rank reached keeps its gradient, or has none."""
         self._used[:] = 1
         if self._find_unused or self._static or self._frozen:
             self.unused = [index for index, p in enumerate(self._parameters) if index not in self._touched or p.grad is None]
@@ -228,7 +228,7 @@ class Reducer:
             self._counting = all_reduce(self._used, group=self._pg, async_op=True)
 
     def _end(self) -> None:
-        """Backward has ended. Where not all gradients came, another one may bring them; else the next forward says so."""
+        """Called when backward has ended. Missing gradients may come in another backward; else the next forward raises."""
         self._queued = False
         self.seconds[2] = time.monotonic()
         if self._learning:
@@ -259,19 +259,19 @@ class Reducer:
 
 
 def identity(parameter: torch.Tensor) -> Any:
-    """What a Reducer relies on: the tensor behind the Python object, which torch.utils.swap_tensors changes, and its kind."""
+    """The identity of a parameter: the tensor behind the Python object, which torch.utils.swap_tensors changes, and its kind."""
     return parameter._cdata, parameter.dtype, parameter.device, parameter.shape
 
 
 def _told(reducer: weakref.ref[Reducer], index: int, *_: Any) -> None:
-    """A parameter's hook. It must not keep the reducer alive: a cycle through torch is not found by Python."""
+    """A parameter's hook. It must not keep the reducer alive: Python's garbage collector does not see cycles through torch."""
     found = reducer()
     if found is not None:
         found._come(index)
 
 
 def _tensors(outputs: Any) -> list[torch.Tensor]:
-    """Those with a graph that the outputs hold, in containers and attributes of any kind. Iterators are left alone."""
+    """The tensors with a graph in the outputs, in containers and attributes of any kind. Iterators are not consumed."""
     waiting, seen, found = [outputs], set(), []
     while waiting:
         value = waiting.pop()

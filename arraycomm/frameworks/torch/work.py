@@ -1,4 +1,4 @@
-"""Work: what the collectives give to torch, with futures of torch's own."""
+"""Work: the collectives' return value for torch, with torch futures."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NO_LIMIT = timedelta(0)
 
 
 class Futures:
-    """Completes the futures of a group's operations, which end in the order of their calls, in a thread of its own.
+    """Completes the futures of a group's operations in its own thread; operations end in the order of their calls.
 
-    Without the thread until the first one is asked for. Callbacks of the futures run in it.
+    The thread starts with the first future. Callbacks of the futures run in it.
     """
 
     def __init__(self) -> None:
@@ -33,13 +33,13 @@ class Futures:
     def of(self, value: Callable[[], Any]) -> torch.futures.Future[Any]:
         """A future of value(), which may block. Its error is one that C++ sees too, as a RuntimeError with the same text."""
         begin: Any = torch.futures.Future()
-        # then() and not set_exception(), whose error is a value to who waits in C++ (DistributedDataParallel does).
+        # then() and not set_exception(), whose error a waiter in C++ (as DistributedDataParallel) treats as a value.
         future = begin.then(lambda _: value())
         with self._lock:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="arraycomm futures", daemon=True)
                 threads.start(self._thread)
-            # Not by the thread: asked for by a callback, which may wait for it here, or after close().
+            # Not in the thread: requested by a callback, which may wait for it here, or after close().
             here = self._closed or threading.current_thread() is self._thread
             if not here:
                 self._waiting.put(threads.Job(followed(lambda: begin.set_result(None))))

@@ -1,7 +1,7 @@
-"""What `import torch` calls (entry point "torch.backends" in pyproject.toml).
+"""The entry point for `import torch` ("torch.backends" in pyproject.toml).
 
-Installed as a package of its own, arraycomm_torch: `import torch` must not fail where arraycomm does, as in a source tree whose
-engine is not built and that hides the installed one.
+It is installed as a separate package, arraycomm_torch: `import torch` must not fail if arraycomm cannot be imported, as in a
+source tree without a built engine that shadows the installed package.
 """
 
 from __future__ import annotations
