@@ -8,7 +8,7 @@ from typing import Any
 
 from arraycomm.core.base.command import command
 
-# Beside measuring collectives: each is the module of its name, with options of its own.
+# The subcommands: each is the module of the same name, with its own options.
 SUBCOMMANDS = {
     "compare": "beside MPI, gloo, MLX, JAX and others, in turns: one table of ratios",
     "tune": "which algorithm is fastest here from how many bytes on, as a file for ARRAYCOMM_TUNING",

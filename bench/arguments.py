@@ -1,4 +1,4 @@
-"""What the commands' options take, as types for argparse: the value, or ArgumentTypeError with what would do."""
+"""Option types for argparse: they return the value, or raise ArgumentTypeError with the valid values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def parse_size(text: str) -> int:
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """The same for some between commas."""
+    """The sizes of a comma-separated list."""
     return tuple(map(parse_size, text.split(",")))
 
 
 def at_least(low: int) -> Callable[[str], int]:
-    """A whole number."""
+    """A type for whole numbers from `low` on."""
     def number(text: str) -> int:
         if not re.fullmatch(r"[0-9]+", text) or int(text) < low:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {low}")
@@ -33,14 +33,14 @@ def at_least(low: int) -> Callable[[str], int]:
 
 
 def numbers(low: int) -> Callable[[str], tuple[int, ...]]:
-    """Some of them between commas, each once."""
+    """A type for comma-separated whole numbers, each once."""
     one = at_least(low)
     return lambda text: tuple(dict.fromkeys(map(one, text.split(","))))
 
 
 def some_of(known: Collection[str], what: str,
             others: Mapping[str, Sequence[str]] | None = None) -> Callable[[str], tuple[str, ...]]:
-    """Names between commas, each once. others: what further words stand for."""
+    """A type for comma-separated names, each once. others: the expansion of further words."""
     meaning = {**{name: (name,) for name in known}, **(others or {})}
 
     def names(text: str) -> tuple[str, ...]:

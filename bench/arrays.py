@@ -41,7 +41,7 @@ def measure(names: tuple[str, ...], sizes: tuple[int, ...], rounds: int) -> dict
             for cell, runs in cells.items():
                 both = [one() for one in runs + runs[::-1]]
                 found.setdefault(cell, []).append([min(both[i], both[-1 - i]) for i in range(len(runs))])
-        group.barrier()  # no rank leaves while another one still measures
+        group.barrier()  # no rank leaves while another rank still measures
     return found
 
 
@@ -54,7 +54,7 @@ def _call(group: Any, name: str, size: int, form: str) -> Callable[[], Any]:
 
 
 def _batch(group: Any, call: Callable[[], Any]) -> Callable[[], float]:
-    """What makes as many calls as fill a batch: us per call of the slowest rank."""
+    """A function that times one batch of calls: us per call of the slowest rank."""
     slowest(group, call, 20)
     calls = max(4, min(20_000, int(_BATCH_NS / slowest(group, call, 20))))
     return lambda: slowest(group, call, calls) / 1e3
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _present() -> tuple[str, ...]:
-    """The libraries that are installed, of which there must be one; of the others it is said that they are not."""
+    """The installed libraries, at least one; prints a notice for each missing library."""
     present = tuple(name for name in _LIBRARIES if find_spec(name) is not None)
     if not present:
         raise ModuleNotFoundError("`arrays` compares other libraries' arrays with NumPy's, and there are none: "

@@ -58,9 +58,9 @@ class Collective:
     divided: bool = False  # count is a rank's share: the whole array is `size` times as long
     splits: bool = False  # the input is the whole array, and each rank gets a share of it
     from_root: bool = False  # only the root has an input
-    in_place: bool = False  # input and output may lie in one array
+    in_place: bool = False  # input and output may share one array
     sized: bool = True  # moves data
-    twice: bool = False  # all data cross the busiest link twice
+    twice: bool = False  # all data cross the most loaded link twice
 
     def given(self, case: Case) -> int:
         """Elements of this rank's input; 0: it has no input, or only a template of shape and dtype."""
@@ -79,7 +79,7 @@ class Collective:
         return Shared(total, x, None if self.sources(case) is None else out)
 
     def factor(self, size: int) -> float:
-        """busbw / algbw: the part of the array that crosses the busiest link."""
+        """busbw / algbw: the fraction of the array that crosses the most loaded link."""
         return (1 + self.twice) * (size - 1) / size if self.divided or self.twice else 1.0
 
 

@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Field:
-    """The contenders and their interpreters; those that were left out, with the reason."""
+    """The contenders and their interpreters; the skipped contenders, with the reason."""
 
     def __init__(self, given: argparse.Namespace, scratch: Path, tell: Callable[[str], None], spaces: Spaces | None) -> None:
         self.given, self.scratch, self.tell, self.spaces = given, scratch, tell, spaces
@@ -120,7 +120,7 @@ class Field:
 
     @contextlib.contextmanager
     def contenders(self, size: int) -> Iterator[list[Contender]]:
-        """All that start, in the order of the table, but for those that failed in an earlier launch."""
+        """All contenders that start, in the order of the table, except those that failed in an earlier launch."""
         out = {entry["contender"] for entry in self.failed if entry["ranks"] == size}
         with contextlib.ExitStack() as stack:
             started = []
@@ -206,7 +206,7 @@ def _world(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) ->
 
 
 def _launch(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) -> Iterator[Cell]:
-    """Each cell as it stands with this launch's rounds; noted in `cells`, too."""
+    """Each cell including this launch's rounds; also stored in `cells`."""
     with field.contenders(ranks) as contenders:
         turns = Turns(contenders, given.rounds, field.fail)
         for task in tasks(given.ops, given.sizes, given.dtype):
@@ -240,14 +240,14 @@ def _write(cells: list[Cell], field: Field, given: argparse.Namespace) -> None:
 
 
 def _available() -> int:
-    """Bytes of memory that can be had without swapping."""
+    """Bytes of memory available without swapping."""
     with open("/proc/meminfo", encoding="ascii") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
 
 
 @contextlib.contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP become SystemExit, so that contenders and files are cleared away as after Ctrl-C."""
+    """SIGTERM and SIGHUP raise SystemExit, so that contenders and files are cleaned up as after Ctrl-C."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -1,8 +1,8 @@
-"""What ranks send, and what must come out.
+"""The ranks' inputs, and the expected results.
 
 Inputs are small whole numbers that depend on rank and index, chosen so that every reduction over all ranks, and every
-partial one, is exact in its dtype: then a result is right or wrong, with no tolerance. They repeat with a prime period,
-so that a piece put in a wrong place shows, and so that the reference of a large array is one period.
+partial one, is exact in its dtype: results are compared without a tolerance. They repeat with a prime period, so that a
+misplaced chunk is detected, and so that the reference of a large array is one period.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 PERIOD = 1021
 PREMUL_FACTOR = 2.0
 _BLOCK = PERIOD << 10  # elements compared at once, to bound the temporary
-_LARGEST = 100  # keeps int8 sums of values of either sign in range
+_LARGEST = 100  # keeps int8 sums of positive or negative values in range
 _NARROW = ("bfloat16", "float8")
 _SUMS = ("sum", "avg", "premul_sum")
 POISON = 1  # byte; no dtype reads a run of it as a whole number above 1
@@ -54,8 +54,8 @@ _LABELS = {ours: theirs for theirs, ours in SHORT_NAMES.items() if ours not in (
 
 
 class Source(NamedTuple):
-    """Where a run of result elements comes from: input elements [start, start + length), reduced over `ranks`; of none, which
-    gives an identity, only the number of elements is checked."""
+    """The origin of a run of result elements: input elements [start, start + length), reduced over `ranks`; without ranks the
+    result is an identity, and only the number of elements is checked."""
 
     ranks: tuple[int, ...]
     start: int
@@ -99,21 +99,21 @@ def values(dtype: str, op: str, rank: int, size: int, start: int, count: int) ->
 
 
 def expected(dtype: str, op: str, source: Source, size: int) -> Array:
-    """One period of what the source gives, beginning at its start."""
+    """One period of the expected elements of a source, beginning at its start."""
     inputs = [_numbers(dtype, op, rank, size) for rank in source.ranks]
     reduced = _reduce(op, inputs) if len(inputs) > 1 or op == "premul_sum" else inputs[0]
     return np.roll(_cast(reduced, dtype), -(source.start % PERIOD))
 
 
 def poison(count: int, dtype: str) -> Array:
-    """An output of which no element is right by accident."""
+    """An output buffer in which no element is correct by accident."""
     made = np.empty(count, numpy_dtype(dtype))
     made.view(np.uint8).fill(POISON)
     return made
 
 
 def count_wrong(result: Array, sources: Sequence[Source], dtype: str, op: str, size: int) -> int:
-    """Elements of a result that differ from what the sources give, plus those missing or too many."""
+    """The number of elements that differ from the expected ones, plus missing or surplus elements."""
     flat = result.reshape(-1)
     wrong = abs(len(flat) - sum(source.length for source in sources))
     if flat.dtype != numpy_dtype(dtype):
@@ -146,7 +146,7 @@ def _numbers(dtype: str, op: str, rank: int, size: int) -> Array:
     elif op == "avg":
         numbers = _paired(index, rank, size, _limit(dtype, size))
     elif op in _SUMS and _limit(dtype, size) == 0:
-        # More ranks than the sum can count: only as many ranks as it can count have ones (half of them, for premul_sum's factor).
+        # More ranks than the sum can represent: only as many ranks as it can represent have ones (half, for premul_sum's factor).
         numbers = ((index + rank) % size < max(1, min(_LARGEST, _EXACT[dtype] // 2))).astype(np.int64)
     else:
         numbers = _spread(dtype, index, rank, _limit(dtype, size if op in _SUMS else 1))
@@ -172,7 +172,7 @@ def _paired(index: Array, rank: int, size: int, limit: int) -> Array:
 
 
 def _spread(dtype: str, index: Array, rank: int, limit: int) -> Array:
-    # Not linear in the index: another rank's input must not look like a displaced piece of this one's.
+    # Not linear in the index: another rank's input must not equal a shifted chunk of this rank's input.
     numbers = (index + index // 11 + rank) % (max(limit, 1) + 1)
     return np.asarray(numbers if dtype.startswith("uint") or limit < 2 else numbers - limit // 2)
 

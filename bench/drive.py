@@ -1,4 +1,4 @@
-"""The driver's side of peers/protocol.py: starts a contender's ranks and lets them work one command at a time."""
+"""The driver's side of peers/protocol.py: starts a contender's ranks and sends them one command at a time."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from .peers.protocol import LIFELINE, Missing, Peer, control, free_ports
 from .spaces import Spaces, inside
 
 _PEERS = Path(__file__).parent / "peers"
-# Variables of a launcher around this process, which the contenders must not see: each has a launcher of its own.
+# Variables of an enclosing launcher, hidden from the contenders: each has its own launcher.
 _FOREIGN = ("ARRAYCOMM_STORE", "ARRAYCOMM_SECRET", "TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "MLX_")
 _END_S = 5.0
 _PROBE_S = 120.0  # a first import from a cold disk
 _TAIL_LINES = 15
-_LOOK_S = 0.2  # at the processes, while waiting for their connections
+_LOOK_S = 0.2  # interval of liveness checks while waiting for the processes' connections
 
 
 class ContenderFailed(Exception):
-    """A rank of a contender died, raised or did not answer in time; the text names the rank and the reason."""
+    """A contender's rank died, raised an error or timed out; the text names the rank and the reason."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Start:
     python: str = sys.executable
     file: str | None = None  # a contender that is not in peers/
     timeout: float = 120.0
-    spaces: Spaces | None = None  # ranks go to its hosts, as many to each
+    spaces: Spaces | None = None  # ranks are distributed evenly over its hosts
 
     @property
     def program(self) -> list[str]:
@@ -62,7 +62,7 @@ def _file(name: str, file: str | None) -> str:
 
 
 def peer_class(name: str, file: str | None = None) -> type[Peer]:
-    """The contender's class, without its library."""
+    """The contender's class; does not import its library."""
     kind: type[Peer] = contender(_file(name, file))
     return kind
 
@@ -88,10 +88,10 @@ def probe(start: Start) -> str:
 
 
 def _environ(start: Start, kind: type[Peer]) -> dict[str, str]:
-    """Of all processes of the contender."""
+    """The environment of all processes of the contender."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     if start.python != sys.executable and not start.name.startswith("ours"):
-        environ.pop("PYTHONPATH", None)  # it names this interpreter's modules
+        environ.pop("PYTHONPATH", None)  # it contains paths of this interpreter's modules
     environ |= kind.environ(start.name, start.python, start.size, str(start.scratch))
     if start.spaces:
         addresses = [start.spaces.address(rank // start.per_host) for rank in range(start.size)]
@@ -100,7 +100,7 @@ def _environ(start: Start, kind: type[Peer]) -> dict[str, str]:
 
 
 class Contender:
-    """The ranks of one library, asleep but for the commands of `ask`."""
+    """The ranks of one library, which sleep between the commands of `ask`."""
 
     def __init__(self, start: Start) -> None:
         self.name, self.size, self.timeout = start.name, start.size, start.timeout
@@ -112,7 +112,7 @@ class Contender:
         self._began = time.time()
         self._idle = False  # all ranks wait for a command
         os.mkfifo(self.directory / LIFELINE, 0o600)
-        # Both ends, so that the open does not wait for a reader; every other process opens it to read.
+        # Opened for reading and writing, so that open() does not block; every other process opens it for reading.
         self._lifeline = os.open(self.directory / LIFELINE, os.O_RDWR | os.O_CLOEXEC)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             try:
@@ -140,7 +140,7 @@ class Contender:
                 own = {"RANK": rank, "LOCAL_RANK": rank % per_host, "WORLD_SIZE": start.size, "LOCAL_WORLD_SIZE": per_host,
                        "MLX_RANK": rank} if len(commands) == start.size else {}
                 command = inside(spaces.names[rank // per_host] if spaces else "") + command
-                # A group of its own: the terminal's Ctrl-C is the driver's, which then ends everybody in order.
+                # Its own process group: the terminal's Ctrl-C reaches only the driver, which then ends all processes in order.
                 self._processes.append(subprocess.Popen(command, env=environ | {k: str(v) for k, v in own.items()},
                                                         stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                                         **OWN_GROUP))
@@ -171,7 +171,7 @@ class Contender:
                 self._fail(f"{self._program} (pid {process.pid}) left with exit code {code}")
 
     def _answers(self, what: str, deadline: float) -> list[Any]:
-        """One of every connection, in their order. Raises as soon as one rank has failed: others may wait for it."""
+        """One answer of every connection, in their order. Raises as soon as a rank has failed: other ranks may wait for it."""
         pending = set(range(len(self._connections)))
         answers: list[Any] = [None] * len(pending)
         while pending:
@@ -189,7 +189,7 @@ class Contender:
         return answers
 
     def _fail(self, what: str) -> NoReturn:
-        """Raises, with the last that the contender's processes said."""
+        """Raises ContenderFailed, with the last output of the contender's processes."""
         said = (self.directory / "output").read_text(errors="replace").strip().splitlines()[-_TAIL_LINES:]
         raise ContenderFailed("\n  ".join([f"{self.name}, {self.size} ranks: {what}", *said]))
 
@@ -207,14 +207,14 @@ class Contender:
         return answers
 
     def close(self) -> None:
-        """Ends the ranks and their launcher: asks those that listen, then kills. Idempotent."""
+        """Ends the ranks and their launcher: sends quit to idle ranks, then kills. Idempotent."""
         if self._lifeline < 0:
             return
         orderly = self._idle and self._leave()
         os.close(self._lifeline)  # the kernel kills every rank that is still there
         self._lifeline = -1
         for number in (signal.SIGTERM, signal.SIGKILL):
-            # A launcher whose ranks are dead sees to its own helpers; it has their process groups' ids, we have not.
+            # A launcher whose ranks are dead ends its own helpers; only it knows their process groups' ids.
             self._wait(time.monotonic() + _END_S)
             self._signal(number)
         for process in self._processes:
@@ -226,7 +226,7 @@ class Contender:
         shutil.rmtree(self.directory)
 
     def _leave(self) -> bool:
-        """Whether all went when they were asked to."""
+        """Whether all processes ended after the quit command."""
         for connection in self._connections:
             with contextlib.suppress(OSError):  # dead already
                 connection.send(("quit",))

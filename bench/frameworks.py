@@ -1,4 +1,4 @@
-"""Arrays of the library that is asked for, from NumPy arrays and back."""
+"""Conversion between NumPy arrays and arrays of the selected library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .data import Array, numpy_dtype, poison
 
 
 class NumpyArrays:
-    """NumPy's own. The others differ in `array` and `host`."""
+    """NumPy's arrays. Subclasses override `array` and `host`."""
 
     immutable = False
 
@@ -25,11 +25,11 @@ class NumpyArrays:
         return np.asarray(array)
 
     def why_not(self, dtype: str) -> str | None:
-        """None where the library has the dtype, otherwise a sentence."""
+        """None if the library has the dtype, otherwise the reason in a sentence."""
         return None
 
     def poisoned(self, count: int, dtype: str) -> Any:
-        """An output to write into, see data.poison. None where outputs cannot be given."""
+        """An output buffer, see data.poison. None if the library's arrays are immutable."""
         return self.array(poison(count, dtype))
 
 

@@ -1,7 +1,7 @@
-"""How a call is timed: batches that all ranks begin together, the slowest rank's time over the calls, the median batch.
+"""The timing of a call: batches that all ranks begin together, the slowest rank's time per call, the median of the batches.
 
-Single calls are timed apart, for the percentiles: reading the clock around a call of half a microsecond would otherwise
-be part of every figure.
+Single calls are timed separately, for the percentiles: otherwise the cost of reading the clock would be part of every
+figure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from .data import Array
 
-_BATCH_NS = 20_000_000  # what a batch takes when the number of calls is left to us
+_BATCH_NS = 20_000_000  # the duration of a batch if the number of calls is not given
 _MOST_CALLS = 1000
 _SINGLE_CALLS = 200  # p99 needs 100 at least
 _SINGLE_NS = 200_000_000
@@ -25,7 +25,7 @@ _SINGLE_NS = 200_000_000
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to measure. calls 0: as many as fill a batch. average: 0 rank 0, 1 mean, 2 min, 3 max over ranks."""
+    """The amount of measuring. calls 0: as many as fill a batch. average: 0 rank 0, 1 mean, 2 min, 3 max over ranks."""
 
     calls: int = 0
     batches: int = 5
@@ -48,7 +48,7 @@ class Timing:
 
 
 def over_ranks(group: Any, own: Array) -> Array:
-    """Every rank's row: (size, ...). The measurements travel by the group itself."""
+    """Every rank's row: (size, ...). The measurements are exchanged over the group itself."""
     if group.size == 1:
         return own[np.newaxis]
     gathered: Array = group.all_gather(np.ascontiguousarray(own), form="stack")
@@ -85,17 +85,17 @@ def slowest(group: Any, call: Callable[[], Any], calls: int) -> float:
 
 
 def _calls_per_batch(group: Any, call: Callable[[], Any]) -> int:
-    # From the slowest rank, so that every rank makes the same number of calls.
+    # Sized by the slowest rank, so that every rank makes the same number of calls.
     return filling(lambda calls: int(over_ranks(group, np.array([batch(group, call, calls)])).max()))
 
 
 def filling(batch: Callable[[int], int], most: int = _MOST_CALLS) -> int:
-    """How many calls fill a batch, `most` at most; batch(calls) gives nanoseconds. By ever longer trials: the first are slow."""
+    """How many calls fill a batch, `most` at most; batch(calls) gives nanoseconds. The trials grow: first calls are slow."""
     calls = 1
     while True:
         fitting = calls * _BATCH_NS // max(batch(calls), 1)
         if fitting <= calls * 4 and calls < most:
-            # Once more: a core may have been away, and batches of a few short calls would say nothing.
+            # Measured again: the rank may have been preempted, and a batch of a few short calls would have no significance.
             fitting = max(fitting, calls * _BATCH_NS // max(batch(calls), 1))
         if fitting <= calls * 4 or calls >= most:
             return max(1, min(fitting, most))

@@ -1,4 +1,4 @@
-"""The command line of arraycomm-bench: nccl-tests' letters, and our own long options."""
+"""The command line of arraycomm-bench: nccl-tests' short options, and arraycomm's long options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def require_writable(path: str) -> None:
 
 
 def _some(known: dict[str, str], what: str) -> Callable[[str], tuple[str, ...]]:
-    """Of names by what they are called on the command line; or all."""
+    """A type for comma-separated names in their command-line spelling, or "all"."""
     return some_of((), what, {**{name: (ours,) for name, ours in known.items()}, "all": tuple(dict.fromkeys(known.values()))})
 
 

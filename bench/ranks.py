@@ -1,4 +1,4 @@
-"""Where the ranks come from: a world that is there already, or one that is started here."""
+"""The ranks of a run: those of an existing world, or new ones that are started here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     """Joins the world of the environment, or starts one here. The exit code."""
     if options.transport:
         os.environ["ARRAYCOMM_TRANSPORT"] = options.transport
-    os.environ.setdefault("ARRAYCOMM_WAIT_NOTICE", "60")  # the others wait while rank 0 draws, which is no news
+    os.environ.setdefault("ARRAYCOMM_WAIT_NOTICE", "60")  # waiting for rank 0's plot is normal: no early notice
     try:
         place = detect(os.environ)
         _check(options, leads=place is None or place.rank == 0)
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, leads: bool) -> None:
-    """Raises what would otherwise come from every rank, or after an hour of measuring."""
+    """Raises errors that otherwise every rank would raise, or that would appear only after the measurements."""
     frameworks.require(options.framework)
     if options.backend:
         registry.get(options.backend)
@@ -61,7 +61,7 @@ def _start(options: argparse.Namespace) -> int:
     from arraycomm.launch.spawn import spawn
 
     nproc = options.nproc or 2
-    _refuse_nothing(*sweep.steps(options, nproc, NumpyArrays()))  # before any rank is there
+    _refuse_nothing(*sweep.steps(options, nproc, NumpyArrays()))  # before any rank is started
     try:
         spawn(spawned_rank, (options,), nproc)
     except ProcessError as error:
@@ -85,7 +85,7 @@ def run_rank(options: argparse.Namespace) -> int:
 
 
 def spawned_rank(rank: int, options: argparse.Namespace) -> None:
-    """A rank of ours. Wrong values leave by exit code, because they are no error of the rank's."""
+    """A spawned rank. Wrong values set the exit code and raise nothing, because they are no failure of this rank."""
     try:
         code = run_rank(options)
     except BrokenPipeError:
@@ -131,7 +131,7 @@ def _refuse_nothing(steps: list[sweep.Step], skipped: list[str]) -> None:
 
 
 def _where(group: Any, options: argparse.Namespace) -> dict[str, object]:
-    """What all rows share. host: rank 0's."""
+    """The columns that all rows share. host: rank 0's."""
     import arraycomm
 
     transport = getattr(group._communicator, "about", "").partition(", host")[0] or group.backend
@@ -150,7 +150,7 @@ def _write(rows: list[sweep.Row], options: argparse.Namespace, ranks: list[str],
 
 
 def _title(options: argparse.Namespace, where: dict[str, object]) -> str:
-    """What all curves of the plot share."""
+    """The plot's title: the parameters that all curves share."""
     types = list(options.dtypes) if len(options.dtypes) == 1 else []
     return ", ".join([*types, f"{where['ranks']} ranks", str(where["transport"]), options.framework,
                       f"arraycomm {where['arraycomm_version']}"])

@@ -46,14 +46,14 @@ def redop(op: str) -> str:
 
 
 class Table:
-    """Prints as the rows come, so that a long run shows where it is. `line` may be replaced: where a line goes."""
+    """Prints each row at once, so that a long run shows its progress. `line`, the output function, may be replaced."""
 
     def __init__(self, percentiles: bool, line: Callable[[str], None] | None = None) -> None:
         self.percentiles = percentiles
         self.line = line or partial(print, flush=True)
 
     def preamble(self, options: argparse.Namespace, ranks: Sequence[str]) -> None:
-        """The parameters and where the ranks are."""
+        """The parameters and the placement of the ranks."""
         step = f"{options.step_factor}(factor)" if options.step_factor else f"{options.step_bytes}(bytes)"
         self.line(f"# nRanks {len(ranks)} minBytes {options.min_bytes} maxBytes {options.max_bytes} step: {step} "
                   f"warmup iters: {options.warmup} iters: {options.calls or 'auto'} batches: {options.batches} "

@@ -1,4 +1,4 @@
-"""What the comparison found, and what it means. Times in microseconds per call."""
+"""The results of the comparison, and their evaluation. Times in microseconds per call."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Timing:
 
 
 def rivals(ours: str, names: Iterable[str], network: Container[str]) -> tuple[str, ...]:
-    """The peers that one of ours is compared with. network: the contenders that move data through sockets.
+    """The peers that one of arraycomm's contenders is compared with. network: the contenders that use sockets.
 
-    Ours over a network are set against such peers alone: no socket beats shared memory.
+    arraycomm over a network is compared only with such peers: shared memory is always faster than sockets.
     """
     return tuple(name for name in names if not name.startswith(OURS) and (ours not in network or name in network))
 

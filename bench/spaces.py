@@ -1,4 +1,4 @@
-"""Hosts on one machine: network namespaces joined by bridges, whose cables may be shaped. Needs root and iproute2."""
+"""Emulated hosts on one machine: network namespaces joined by bridges, with optional traffic shaping. Needs root and iproute2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-_FOLDER = Path("/run/netns")  # where iproute2 keeps names
+_FOLDER = Path("/run/netns")  # iproute2's folder of names
 
 
 class SpaceError(RuntimeError):
@@ -20,7 +20,7 @@ class SpaceError(RuntimeError):
 
 
 def missing(tools: tuple[str, ...] = ("tc",)) -> str:
-    """Why there can be no namespaces here, or ""."""
+    """The reason why namespaces cannot be made here, or ""."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for tool in ("ip", "nsenter", *tools):
@@ -35,15 +35,15 @@ def missing(tools: tuple[str, ...] = ("tc",)) -> str:
 
 
 def obstacle(hosts: int, numbers: Iterable[int]) -> str:
-    """Why these numbers of ranks cannot be distributed over so many hosts here, or ""."""
+    """The reason why these numbers of ranks cannot be distributed over so many hosts here, or ""."""
     uneven = [str(ranks) for ranks in numbers if ranks % hosts]
     reason = f"--np {','.join(uneven)} cannot be dealt out evenly" if uneven else missing() if hosts > 1 else ""
     return reason and f"--hosts {hosts}: {reason}"
 
 
 def inside(space: str) -> list[str]:
-    """The words in front of a command that is to run there. `ip netns exec` would also give each command its own mounts, and
-    processes with different mounts count as different hosts."""
+    """The command prefix that runs a command in the namespace. `ip netns exec` would also make a mount namespace per command, and
+    processes in different mount namespaces count as different hosts."""
     return ["nsenter", f"--net=/run/netns/{space}"] if space else []
 
 
@@ -57,8 +57,8 @@ def run(command: str, space: str = "") -> str:
 
 
 def _prefix(pid: int | str) -> str:
-    """What the names of a process's namespaces begin with: its id, where that counts, and when it started (in ticks after boot),
-    which tells it from a later one of this id. "" where there is no such process."""
+    """The prefix of the names of a process's namespaces: its PID namespace, its id, and its start time (in ticks after boot),
+    which distinguishes it from a later process with this id. "" if there is no such process."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
         return f"ac-{os.stat('/proc/self/ns/pid').st_ino}-{pid}-{status.rpartition(')')[2].split()[19]}-"
@@ -125,8 +125,8 @@ class Spaces:
         self._keep_order(f"eth{link}", name)
 
     def _keep_order(self, interface: str, space: str) -> None:
-        """Has one processor receive all of a connection, as a network card does. By itself a veth leaves a packet to the
-        processor that sent it: two then overtake each other, and TCP takes for lost what only came late."""
+        """Steers all packets of a connection to one CPU, as a network card does. By default a veth processes a packet on the
+        sender's CPU: packets are reordered, and TCP treats late packets as lost."""
         file = f"/sys/class/net/{interface}/queues/rx-0/rps_cpus"
         mask = f"{(1 << min(os.cpu_count() or 1, 32)) - 1:x}"
         # `ip netns exec` and not nsenter: it mounts the /sys of that namespace.
@@ -135,14 +135,14 @@ class Spaces:
             raise SpaceError(f"cannot keep the packets of {interface} in order: {done.stderr.strip()}")
 
     def port(self, host: int, link: int = 0) -> str:
-        """The switch's end of a host's cable."""
+        """The bridge's end of a host's veth pair."""
         return f"p{host}-{link}"
 
     def address(self, host: int, link: int = 0) -> str:
         return f"10.77.{link}.{host + 1}"
 
     def slow(self, host: int, rate: str, link: int = 0) -> None:
-        """What the host sends: `rate` of tc, as "4mbit". A short burst, so that a pause gains nothing."""
+        """Limits the host's sending rate: `rate` of tc, as "4mbit". A short burst, so that idle time gives no credit."""
         run(f"tc qdisc replace dev eth{link} root tbf rate {rate} burst 20kb latency 50ms", self.names[host])
 
     def __exit__(self, *_: object) -> None:

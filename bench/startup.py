@@ -15,7 +15,7 @@ from arraycomm.launch.nodes import Meeting, meet
 
 from .arguments import at_least, numbers
 
-# A rank starts, prints a line, and then calls init() and close() in turn, one for each line of its input.
+# A rank starts, prints a line, and then calls init() and close() alternately, one for each line of its input.
 _RANK = """
 import sys, time
 sys.path[:] = filter(None, sys.path)  # not the folder at hand: it may be a clone, whose package has no engine
@@ -44,7 +44,7 @@ class _Time(NamedTuple):
 
 
 class _Ranks:
-    """The processes of one world. A context manager, which waits for their end."""
+    """The processes of one world; a context manager that waits for their end."""
 
     def __init__(self, meeting: Meeting, size: int, program: str) -> None:
         self._processes: list[subprocess.Popen[str]] = []
@@ -62,7 +62,7 @@ class _Ranks:
     def __exit__(self, kind: object, *_: object) -> None:
         for process in self._processes:
             if kind:
-                process.kill()  # it may wait for one that failed
+                process.kill()  # it may wait for a peer that failed
             process.communicate(timeout=60)
 
     def _answers(self) -> list[list[int]]:
@@ -82,7 +82,7 @@ class _Ranks:
 
 
 def measure(size: int, repeats: int, again: int) -> dict[str, list[_Time]]:
-    """By what is timed: init with and without the loading of its modules, then `again` times more in each process."""
+    """Times by call: init with and without the loading of its modules, then `again` times more in each process."""
     found: dict[str, list[_Time]] = {"init, first": [], "init, modules loaded": [], "init, again": [], "close": []}
     for repeat in range(2 * repeats):
         loaded = repeat % 2 == 1

@@ -58,7 +58,7 @@ class Step:
 
 
 def steps(options: argparse.Namespace, size: int, framework: NumpyArrays) -> tuple[list[Step], list[str]]:
-    """What is to be measured in a world of `size` ranks, and for each reason what cannot be."""
+    """The steps for a world of `size` ranks, and the skipped combinations with their reasons."""
     made: list[Step] = []
     skipped: dict[str, list[str]] = {}
     for name in options.operations:
@@ -127,7 +127,7 @@ class _Bench:
         timing = measure(self.group, call, self.plan)
         wrong = 0
         for _ in range(self.checks):
-            # An output that was right before would hide a call that writes nothing.
+            # A previously correct output would hide a call that writes nothing.
             out = self._output()
             wrong += self._wrong(self.collective.call(self.group, x, out, self.case, self.op)())
         return self._cell(timing, wrong)

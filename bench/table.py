@@ -22,7 +22,7 @@ class Table:
         self.network = network
 
     def notes(self) -> list[str]:
-        """Who is compared with whom, above the header."""
+        """The contenders and their rivals, printed above the header."""
         found = {name: rivals(name, self.peers, self.network) for name in self.ours}
         lines = [f"# {name} is compared with {', '.join(against) or 'nobody'}" for name, against in found.items()]
         if any(len(against) < len(self.peers) for against in found.values()):
@@ -59,7 +59,7 @@ def transport(name: str, network: Container[str]) -> str:
 
 
 def percentiles(cells: Sequence[Cell]) -> list[str]:
-    """Of single calls, a line for each contender in each cell."""
+    """The percentiles of single calls, a line for each contender in each cell."""
     head = f"# {'operation':>14}  {'np':>3}  {'size':>10}  {'contender':>14}  {'p50(us)':>9}  {'p95(us)':>9}  {'p99(us)':>9}"
     rows = [f"{cell.operation:>16}  {cell.ranks:3}  {cell.size:10}  {name:>14}  "
             + "  ".join(figure(point, 9) for point in (timing.p50, timing.p95, timing.p99))

@@ -30,9 +30,9 @@ from .tune_choose import Decision, as_samples, at, decide, from_samples
 from .tune_measure import Plan, measure
 from .worlds import run
 
-OPERATIONS = tuple(name for name in tuning.operations() if name in COLLECTIVES)  # that it can measure
+OPERATIONS = tuple(name for name in tuning.operations() if name in COLLECTIVES)  # operations it can measure
 SIZES = "64,256,1K,4K,16K,64K,256K,1M,4M,16M"
-_LEAST_ROUNDS = 3  # a range over fewer says nothing
+_LEAST_ROUNDS = 3  # a range over fewer rounds is not significant
 _SAMPLES = "arraycomm samples"
 _VERSION = 2  # version 1 called loopback "tcp" too
 
@@ -117,7 +117,7 @@ def _processors() -> int:
 
 
 def _layout(ranks: int, hosts: int) -> tuple[str, ...]:
-    """The transports that there are."""
+    """The transports of this layout."""
     return tuning.INSIDE if hosts == 1 else ("tcp",) if hosts == ranks else ("hosts",)
 
 
@@ -152,11 +152,11 @@ def _duration(plans: Mapping[int, Plan]) -> str:
 
 
 def samples(plan: Plan) -> Samples:
-    """What all have measured, as a rank of the world that the environment names."""
+    """The samples of all ranks, measured as a rank of the environment's world."""
     import arraycomm
 
     for name in (tuning.VARIABLE, "ARRAYCOMM_ALGORITHM"):
-        os.environ.pop(name, None)  # the engine's own table is what others are measured beside
+        os.environ.pop(name, None)  # the engine's own table is the baseline
     group: Any
     with arraycomm.init() as group:
         return {_SAMPLES: _VERSION, "machine": tuning.machine(plan.cores), "cells": as_samples(measure(group, plan))}

@@ -1,6 +1,6 @@
-"""From times to thresholds: the lists of algorithms that lose least, near the engine's own table.
+"""From times to thresholds: the lists of algorithms with the smallest loss, close to the engine's own table.
 
-Gains count where every round shows them, losses always, so that what is written down is not the noise of one evening.
+A gain counts only if every round shows it, a loss always, so that the selection does not follow the noise of one run.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 from arraycomm.core.interface.tuning import INSIDE, Choice, Pick, names, shipped, simplified
 
-GAIN = 1.03  # less than that does not move a threshold, even where all rounds agree
-_NEW = math.log(1.05)  # what two neighbours that the table does not have must gain
-_MOVE = 0.005  # what it costs to leave the table where no gain is clear
+GAIN = 1.03  # a smaller gain does not move a threshold, even if all rounds agree
+_NEW = math.log(1.05)  # the least gain for a pair of neighbours that the table does not have
+_MOVE = 0.005  # the penalty for a deviation from the table without a clear gain
 
 
 @dataclass
@@ -27,12 +27,12 @@ class Cell:
     ranks: int
     size: int
     rounds: list[dict[str, float]] = field(default_factory=list)
-    machine: str = ""  # where they were measured
-    cores: int = 0  # that it has
+    machine: str = ""  # the machine of the measurement
+    cores: int = 0  # the machine's CPUs
 
     @property
     def dedicated(self) -> bool:
-        """Whether each rank had a processor of its own; between hosts nothing goes by it."""
+        """Whether each rank had its own CPU; has no effect between hosts."""
         return self.transport in INSIDE and self.ranks <= self.cores
 
     def over_best(self, picks: Sequence[Pick]) -> float | None:
@@ -99,7 +99,7 @@ class Decision:
 
 
 def at(picks: Sequence[Pick], size: int) -> str:
-    """What runs for so many bytes."""
+    """The algorithm for this number of bytes."""
     return next(pick.name for pick in picks if pick.up_to is None or size <= pick.up_to)
 
 
@@ -133,8 +133,8 @@ def _decision(row: Sequence[Cell], alike: Sequence[Sequence[Cell]]) -> Decision:
 
 
 def _path(columns: Sequence[Sequence[Cell]], table: Sequence[str]) -> list[str]:
-    """An algorithm for each size, so that its losses and what new neighbours cost are least (dynamic programming). Of the
-    cells of one size that with the greatest loss counts."""
+    """An algorithm for each size, with the least sum of losses and of penalties for new neighbours (dynamic programming). For
+    each size the cell with the greatest loss counts."""
     known = set(zip(table, table[1:], strict=False))
 
     def step(before: str, after: str) -> float:
@@ -151,7 +151,7 @@ def _path(columns: Sequence[Sequence[Cell]], table: Sequence[str]) -> list[str]:
 
 
 def _picks(cells: Sequence[Cell], table: Sequence[Pick], path: Sequence[str]) -> tuple[Pick, ...]:
-    """Where the path keeps to the table, the table's own limits; else one between the sizes measured."""
+    """The table's own limits if the path follows the table; else a limit between the measured sizes."""
     own = [at(table, cell.size) for cell in cells]
     picks: list[Pick] = []
     if path[0] == own[0]:

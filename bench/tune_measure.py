@@ -28,8 +28,8 @@ _SETTINGS = {"shm": "shm", "symmetric": "shm", "loopback": "tcp", "tcp": "tcp", 
 _WIDTH = 4  # float32
 _BATCH_US = 4000.0
 _MOST_CALLS = 1000
-_WARMUP = 6  # calls; the engine tries one copy and two in turn at first
-_HOPELESS = 2.5  # times the best: not measured again
+_WARMUP = 6  # calls before the first timed batch
+_HOPELESS = 2.5  # an algorithm slower than the best by this factor is not measured again
 _NO_LIMIT = 2**64 - 1  # a limit that is none: an algorithm without one would not choose between one copy and two
 
 
@@ -78,7 +78,7 @@ def measure(group: Any, plan: Plan) -> list[Cell]:
                 _round(group, entry)
             spent = perf_counter() - begin
             _say(group, f"round {number + 1} of {plan.rounds}: {spent:.1f} s, {spent * (plan.rounds - 1 - number):.0f} s to go")
-        group.barrier()  # no rank leaves a group that another rank still reads from
+        group.barrier()  # no rank closes a group while a peer still reads from it
     return [entry.cell for entry in entries]
 
 
@@ -121,7 +121,7 @@ def _contender(group: Any, transport: str, candidates: dict[str, list[str]], pla
     else:
         arrays = tuple(np.empty(count, np.float32) for _ in range(2))
     for array in arrays:
-        array.fill(0)  # repeated sums stay what they are, and pages are there
+        array.fill(0)  # repeated sums stay 0, and the pages are faulted in
     return made, (arrays[0], arrays[1])
 
 
@@ -142,7 +142,7 @@ def _batch(group: Any, runner: _Runner) -> float:
 
 
 def _size_up(group: Any, entry: _Entry) -> None:
-    """How many calls fill a batch; and leaves out what is hopeless, but never what the table takes."""
+    """Sizes the batches, and drops algorithms that are far slower than the best, but never the table's choice."""
     best = {}
     for runner in entry.runners:
         for _ in range(_WARMUP):

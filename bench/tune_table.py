@@ -1,4 +1,4 @@
-"""Choices as the rows of collectives/table.h that make them."""
+"""Choices of algorithms as rows of collectives/table.h."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_RANKS = 1024  # beyond which rows are not compared
 
 
 class Place(NamedTuple):
-    """What a group's rows depend on beside ranks and bytes."""
+    """The parameters of a group's rows besides ranks and bytes."""
 
     transport: str
     dedicated: bool = False
@@ -35,7 +35,7 @@ Choices = dict[tuple[Place, int], tuple[Pick, ...]]  # by place and number of ra
 
 
 def line(row: Row) -> str:
-    """As it stands in the source."""
+    """The row as a line of C source."""
     does = " | ".join(["CHECKS"] * row.checks + ["AHEAD"] * row.ahead + ["ORDERED"] * row.ordered) or "0"
     return (f'ROW({row.kind.upper()}, "{row.name}", {row.function}, {row.where}, {does}, '
             f"{_bytes(row.up_to)}, {row.max_ranks})")
@@ -107,12 +107,12 @@ def _placed(row: Row, where: str) -> Row:
 
 
 def first(rows: Iterable[Row], place: Place, ranks: int, size: int) -> str:
-    """What the rows choose."""
+    """The algorithm that the rows choose."""
     return next((row.name for row in rows if place.sees(row, ranks) and (row.up_to is None or size <= row.up_to)), "")
 
 
 def _shortened(rows: list[Row], right: Callable[[list[Row]], bool]) -> list[Row]:
-    """Without the rows that can go, until none can."""
+    """The rows without redundant ones: removes rows as long as the choices stay right."""
     for number in range(len(rows)):
         less = rows[:number] + rows[number + 1 :]
         if right(less):

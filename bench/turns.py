@@ -1,4 +1,4 @@
-"""One cell of the comparison: the contenders take turns, there and back (A B C, C B A)."""
+"""One cell of the comparison: the contenders take turns, forward and backward (A B C, C B A)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .peers.protocol import IN_PLACE, ITEM_BYTES
 from .results import Timing
 
 _MOST_CALLS = 20_000
-_FEW = 400  # calls of a batch are timed one by one in it: of 50 us or longer, in which a clock is lost
+_FEW = 400  # batches of at most so many calls time each call: the calls are long, so the clock's cost is negligible
 _SINGLES = 1000
 # Of the memory available: what all contenders' arrays may take together, and those of one while the others have none.
 # The rest is for the libraries' own buffers and for the check, which holds what it expects.

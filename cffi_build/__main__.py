@@ -8,7 +8,7 @@ COMMANDS = {"wheels": wheels.main, "release": release.main}
 
 if sys.argv[1:2] and sys.argv[1] in COMMANDS:
     COMMANDS[sys.argv[1]](sys.argv[2:])
-else:  # these need nothing but pip, this the packages that builds need
+else:  # the subcommands above need only pip; a build needs the build requirements
     from setuptools import setup
 
     from cffi_build.packages import packages

@@ -8,8 +8,8 @@ from setuptools.build_meta import build_editable, get_requires_for_build_editabl
 
 from cffi_build.packages import packages
 
-# What setuptools calls, without arguments, where there is no setup.py. pyproject.toml cannot say that packages are to be found
-# in three folders, two of which are installed inside the first.
+# setuptools calls this without arguments if there is no setup.py. pyproject.toml cannot express that packages are found in three
+# folders, two of which are installed inside the first.
 setuptools.setup = partial(setuptools.setup, packages=packages())
 
 __all__ = [  # noqa: F405

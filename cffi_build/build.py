@@ -1,4 +1,4 @@
-"""The cffi side of the engine: its public headers are the one source of the declarations."""
+"""The cffi side of the engine: its public headers are the single source of the declarations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDERS = (ROOT / "arraycomm" / "include", *sorted((ROOT / "backends").glob("**/
 INTERFACE = runpy.run_path(str(ROOT / "arraycomm" / "core" / "interface" / "declarations.py"))
 OPERATIONS, *HEADERS = [ROOT / name for name in INTERFACE["HEADERS"]]
 MODULE = "arraycomm._engine"
-# What the engine calls in Python, from threads without the GIL: see arraycomm/frameworks/native/mpi_calls.c.
+# Python callbacks of the engine, called from threads without the GIL: see arraycomm/frameworks/native/mpi_calls.c.
 CALLED = 'extern "Python+C" int64_t acomm_mpi_join(int32_t *devices, int size, int rank, char *text);'
 
 
@@ -29,7 +29,7 @@ def declarations() -> str:
 
 
 def generate(target: Path) -> None:
-    """Writes the C source of the cffi module. An unchanged file keeps its time, so that it is not compiled again."""
+    """Writes the C source of the cffi module. An unchanged file keeps its mtime, so that it is not recompiled."""
     ffi = FFI()
     ffi.cdef(f"{declarations()}\n#define ACOMM_INTERFACE ...\n{CALLED}\n")
     # The init function is ours (native/module.c): it calls cffi's and adds the functions that read arrays.

@@ -53,7 +53,7 @@ class BuildEngine(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         self.find_compiler()
-        # Objects of other flags lie apart, so that each kind of build stays incremental and none is taken for another.
+        # Objects of other flags have their own folder, so that each kind of build is incremental and builds never mix.
         flags = " ".join([*sanitizers(), *filter(None, map(os.environ.get, ("CC", "CFLAGS")))])
         folder = Path(self.build_temp, f"engine_{crc32(flags.encode()):08x}" if flags else "engine")
         generated = folder / "_engine.c"
@@ -68,7 +68,7 @@ class BuildEngine(build_ext):
         self.compiler.link_shared_object(objects, str(target), extra_postargs=["-pthread", *sanitizers()])
 
     def find_compiler(self) -> None:
-        """Pythons remember the compiler that they were built with, which need not be here: then `cc`."""
+        """Falls back to `cc`: a Python records the compiler that built it, which may be missing here."""
         wanted = self.compiler.compiler_so[0]
         if shutil.which(wanted):
             return

@@ -5,12 +5,12 @@ from __future__ import annotations
 from setuptools import find_packages
 
 PLACES = {"arraycomm": "arraycomm", "backends": "arraycomm.backends", "bench": "arraycomm.bench"}
-# See there why.
+# Installed under their own names; the packages' docstrings give the reason.
 ELSEWHERE = {"arraycomm.frameworks.torch_plugin": "arraycomm_torch", "arraycomm.frameworks.jax_plugin": "arraycomm_jax"}
 
 
 def packages() -> list[str]:
-    """As setuptools wants them. pyproject.toml has the folders of those that lie elsewhere."""
+    """The package names for setuptools. pyproject.toml maps the folders of the packages that lie elsewhere."""
     found = find_packages(include=[pattern for folder in PLACES for pattern in (folder, f"{folder}.*")])
     names = []
     for package in found:

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
 
 
 def version(root: Path) -> str:
-    """As pyproject.toml has it, too."""
+    """The version; pyproject.toml reads it from the same place."""
     return re.findall(r'^__version__ = "(.*)"$', (root / "arraycomm/__init__.py").read_text(), re.MULTILINE)[0]
 
 
@@ -68,7 +68,7 @@ def document_problems(root: Path) -> Iterator[str]:
 
 
 def page_problems(root: Path) -> Iterator[str]:
-    """Each wheel of this version is on the page of those that were run, as run or not run."""
+    """Checks that the wheels' page lists each wheel of this version, as run or not run."""
     page = (root / RUNS).read_text()
     for named in (f"version {version(root)}", *TAGS):
         if named not in page:
@@ -76,7 +76,7 @@ def page_problems(root: Path) -> Iterator[str]:
 
 
 def wheel_problems(root: Path, made: list[Path]) -> Iterator[str]:
-    """All wheels of a release are there, and beside them nothing that could be published with them."""
+    """Checks that all wheels of a release are present, and no other file that could be published with them."""
     folder, prefix, names = made[0].parent, f"arraycomm-{version(root)}", {path.name for path in made}
     for tag in TAGS:
         if (name := f"{prefix}-{tag}.whl") not in names:
@@ -86,6 +86,6 @@ def wheel_problems(root: Path, made: list[Path]) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of a page's headings, as hosts of code make them."""
+    """The anchors of a page's headings, as code hosts generate them."""
     headings = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -81,7 +81,7 @@ def audited(wheel: Path, target: Target, tools: Path, folder: Path) -> Path:
 
 
 def check_musl(wheel: Path, tools: Path) -> None:
-    """musl has one library, and its symbols no versions."""
+    """Checks the needed libraries: musl has only libc.so, whose symbols have no versions."""
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if name.endswith(".so"):
@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> list[Path]:
     made = []
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        # All at once: an interpreter that is not there is told before anything is built.
+        # All at once: a missing interpreter is reported before anything is built.
         pythons = [environment(interpreter, scratch / str(number), BUILDS) / "python" for number, interpreter in
                    enumerate(options.python)]
         tools = environment(sys.executable, scratch / "tools", TOOLS)

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # who starts the tests in a shell's background; some send it to processes
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited from a shell's background job; tests send SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -2,7 +2,7 @@
 
 A contender runs under the interpreter that has its library, and imports the library only when it is created. Modules here import
 only ../collectives.py and ../data.py of the benchmark, which need only NumPy; only ours.py imports arraycomm.
-To add one, write its file with a class `Contender(Peer)` and a line below; or keep the file, and give it by --peer.
+To add one, write its file with a class `Contender(Peer)` and a line below; or keep the file elsewhere, and pass it by --peer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib.util
 import os
 from typing import Any
 
-# Name on the command line: the file here that drives it.
+# Name on the command line -> the file here that implements it.
 LIBRARIES = {
     "ours": "ours",
     "ours/jit": "ours_jax",

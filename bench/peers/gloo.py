@@ -20,7 +20,7 @@ class Contender(Peer):
         import torch.distributed
 
         super().__init__(name)
-        # All ranks are on this host, and gloo would go by what the hostname resolves to.
+        # All ranks are on this host; by default gloo uses the address to which the hostname resolves.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         torch.set_num_threads(1)
         self.torch, self.dist = torch, torch.distributed
@@ -78,5 +78,5 @@ class Contender(Peer):
 
 
 def _first(module: Any, *names: str) -> Any:
-    """The first name that this version of torch has: an old name warns, and that takes time, in a new one."""
+    """The first name that this version of torch has: in a newer version the old name issues a warning, which takes time."""
     return next(getattr(module, name) for name in names if hasattr(module, name))

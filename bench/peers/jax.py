@@ -58,7 +58,7 @@ class Contender(Peer):
         return self.jax.make_array_from_process_local_data(self.sharding, block, (self.size * len(block),))
 
     def _compiled(self, function: Any, donate: bool = False) -> Any:
-        """Every rank's own block in, and out when the program is through; donated, the result may take the input's memory."""
+        """A compiled call on every rank's block that waits for the program's end; if donated, the result may reuse the input."""
         spec = self.jax.sharding.PartitionSpec("r")
         mapped = self.jax.shard_map(function, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False)
         program = self.jax.jit(mapped, donate_argnums=(0,) if donate else ())

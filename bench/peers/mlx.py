@@ -1,4 +1,4 @@
-"""MLX: its ring over TCP (mlx), or over MPI (mlx-mpi; Open MPI is what it takes)."""
+"""MLX: its ring over TCP (mlx), or over MPI (mlx-mpi; only Open MPI is supported)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BACKENDS = {"mlx": "ring", "mlx-mpi": "mpi"}
 
 
 class Contender(Peer):
-    # Its sum_scatter exists for NCCL alone. A ring reaches its neighbours, which the pairs of sendrecv are.
+    # MLX has sum_scatter only for NCCL. A ring connects neighbours only; the pairs of sendrecv are neighbours.
     operations = ("all_reduce", "all_gather", "sendrecv")
     dtypes = ("float32", "bfloat16")
     functional = True
@@ -83,7 +83,7 @@ class Contender(Peer):
     def call(self, operation: str, x: Any, out: Any) -> Call:
         ring, run = self.mx.distributed, self.mx.eval
         if operation == "all_reduce":
-            # The sum goes by x's own name, so that MLX may reuse its memory.
+            # The sum is assigned to x itself, so that MLX may reuse its memory.
             def all_reduce() -> Any:
                 nonlocal x
                 x = ring.all_sum(x, group=self.group)
@@ -101,7 +101,7 @@ class Contender(Peer):
         return array
 
     def barrier(self) -> None:
-        # MLX has none; what all ranks contribute to, none has before all have come.
+        # MLX has no barrier; an all_sum completes only after all ranks have entered it.
         self.mx.eval(self.mx.distributed.all_sum(self.mx.array(1.0), group=self.group))
 
     def close(self) -> None:
@@ -109,9 +109,9 @@ class Contender(Peer):
 
 
 def _library(python: str) -> dict[str, str]:
-    """Where Open MPI's wheel puts its library; without one, MLX's own way to find it applies.
+    """The path of the library in Open MPI's wheel; without the wheel, MLX's own search applies.
 
-    By its versioned name: a wheel holds no links, and its libmpi.so is a file that only a linker reads.
+    The name has the version: a wheel contains no links, and its libmpi.so is a linker script.
     """
     lib = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(python))), "lib")
     found = sorted(glob.glob(os.path.join(lib, "libmpi.so.[0-9]*")))
@@ -119,7 +119,7 @@ def _library(python: str) -> dict[str, str]:
 
 
 def _host_file(addresses: list[str], directory: str) -> dict[str, str]:
-    """Where the ring's ranks listen."""
+    """The hostfile of the ring: the ranks' listening addresses."""
     path = os.path.join(directory, "hosts.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump([[f"{address}:{port}"] for address, port in zip(addresses, free_ports(len(addresses)), strict=True)], file)

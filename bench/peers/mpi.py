@@ -22,7 +22,7 @@ def remedy(library: str) -> str:
 
 
 def mpirun(python: str) -> str | None:
-    """Beside the interpreter, where the libraries' wheels put it, or on PATH."""
+    """The path of mpirun: beside the interpreter, as installed by the libraries' wheels, or on PATH."""
     return shutil.which("mpirun", path=os.path.dirname(os.path.abspath(python))) or shutil.which("mpirun")
 
 
@@ -33,13 +33,13 @@ def command(library: str, python: str, program: list[str], size: int, wanted: st
         raise Missing(f"no mpirun beside {python} or on PATH: {wanted}")
     options = []
     if library == "openmpi":
-        # Allows more ranks than cores. Open MPI sees for itself whether there are more, and yields then.
+        # Allows oversubscription. Open MPI detects it, and yields then.
         options = ["--map-by", ":OVERSUBSCRIBE"] + (["--allow-run-as-root"] if os.geteuid() == 0 else [])
     return [[launcher, *options, "-n", str(size), python, *program]]
 
 
 def environ(library: str, python: str, directory: str) -> dict[str, str]:
-    """TMPDIR: what a launcher that is killed leaves there goes with the directory."""
+    """TMPDIR is set, so that the files of a killed launcher are removed with the directory."""
     # Intel's mpirun looks for its own parts on PATH.
     path = os.pathsep.join([os.path.dirname(os.path.abspath(python)), os.environ.get("PATH", "")])
     return {"PATH": path, "TMPDIR": directory, **({"I_MPI_FABRICS": "shm"} if library == "impi" else {})}

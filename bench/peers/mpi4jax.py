@@ -69,4 +69,4 @@ class Contender(OverMpi):
         return partial(self._compiled(partial(function, root=0, comm=self.comm)), x)
 
     def close(self) -> None:
-        """MPI is ended by mpi4py, behind what mpi4jax does at the end."""
+        """Does nothing: mpi4py finalizes MPI, after mpi4jax's exit handlers."""

@@ -25,12 +25,12 @@ class Contender(Peer):
 
     @classmethod
     def library(cls, name: str) -> str:
-        """The MPI library that this contender is over."""
+        """The MPI library of this contender."""
         return name
 
     @classmethod
     def versions(cls) -> str:
-        """What stands on that library here. Raises ImportError."""
+        """The versions of the packages over that library. Raises ImportError."""
         import mpi4py
 
         return f"mpi4py {mpi4py.__version__}"

@@ -1,4 +1,4 @@
-"""arraycomm itself, in several ways: VARIANTS."""
+"""arraycomm itself, in several configurations: VARIANTS."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _flat(size: int) -> dict[str, str]:
 
 VARIANTS: dict[str, dict[str, str]] = {
     "auto": {},
-    # Over several hosts: what the table would choose if it did not know of them, and each of its ways by force.
+    # Over several hosts: the table's choice without knowledge of the hosts, and each hierarchical algorithm forced.
     "flat": {},  # see _flat
     **{way: {} for way in _FORCED},
     "4tcp": {"ARRAYCOMM_SOCKET_CONNECTIONS": "4"},
@@ -128,7 +128,7 @@ class Contender(Peer):
         method = getattr(group, operation)
         if operation == "broadcast":
             return lambda: method(x, 0, out=out)
-        # No partial: with keywords it copies a dict for every call (0.1 us), which no program's own call does.
+        # No partial: with keywords it copies a dict for every call, which a program's own call does not do.
         return lambda: method(x, out=out)
 
     def barrier(self) -> None:

@@ -1,8 +1,7 @@
-"""What a contender's rank does for the driver: prepare a cell, check it, run batches of it, and sleep in between.
+"""The rank's side of the driver's protocol: a contender's rank prepares a cell, checks it, runs batches, and sleeps in between.
 
 The driver listens on a Unix socket; every rank connects, sends its number, and then answers one command after another.
-Between commands it blocks in recv(), outside its library, so that it takes no processor from the contender whose turn
-it is.
+Between commands it blocks in recv(), outside its library, so that it uses no CPU time during another contender's turn.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Peer(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def version(cls, name: str) -> str:
-        """What is installed here, without joining anything. Raises ImportError or Missing."""
+        """The installed version, without joining a world. Raises ImportError or Missing."""
 
     @classmethod
     def remedy(cls, name: str) -> str:
@@ -86,7 +85,7 @@ class Peer(abc.ABC):
 
     @classmethod
     def spread(cls, name: str, addresses: list[str], interface: str, directory: str) -> dict[str, str]:
-        """The same where ranks are on several hosts: the address of each rank, and the interface that has it."""
+        """The variables for ranks on several hosts: addresses of the ranks, and the interface that has them."""
         raise Missing("it is not started over several hosts here")
 
     @classmethod
@@ -260,10 +259,9 @@ def serve(kind: Callable[[str], Peer], directory: str, name: str) -> None:
 
 
 def _tie(path: str) -> None:
-    """The kernel kills this process as soon as the driver, the pipe's only writer, has closed it or died.
+    """Has the kernel kill this process as soon as the driver, the pipe's only writer, has closed the pipe or died.
 
-    A rank that hangs in its library, below a library's mpirun, is not left behind in any other way that needs
-    neither a thread nor the interpreter lock.
+    A rank may hang in its library, below a library's mpirun: only this method needs neither a thread nor the GIL.
     """
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     fcntl.fcntl(reader, fcntl.F_SETOWN, os.getpid())

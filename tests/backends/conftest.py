@@ -1,4 +1,4 @@
-"""Worlds that end with their test, and a directory for sockets."""
+"""Worlds that are closed after their test, and a directory for sockets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .world import World
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --mpi-all, a test of several MPI libraries runs over one of them: each test over another, so that all are used."""
+    """Without --mpi-all, a test of several MPI libraries runs over one of them, in rotation, so that all libraries are used."""
     if config.getoption("--mpi-all"):
         return
     cases: dict[tuple[object, ...], list[pytest.Item]] = {}
@@ -42,7 +42,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory whose name leaves room for a socket's."""
+    """A directory with a path short enough for a Unix socket's name."""
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
         yield Path(directory)

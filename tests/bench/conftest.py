@@ -18,7 +18,7 @@ _TIMEOUT = 20
 
 
 class World:
-    """What the ranks share. `spoil` is applied to every result of a reduction."""
+    """The state shared by the ranks. `spoil` is applied to every result of a reduction."""
 
     def __init__(self, size: int, spoil: Callable[[np.ndarray[Any, Any]], None] | None) -> None:
         self.size, self.spoil = size, spoil
@@ -30,7 +30,7 @@ class World:
 
 
 class FakeGroup:
-    """One rank. Collectives are: everybody puts a copy of its input, everybody takes what it needs."""
+    """One rank. In a collective every rank stores a copy of its input, and then reads the copies that it needs."""
 
     backend = "fake"
 

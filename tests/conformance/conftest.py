@@ -1,4 +1,4 @@
-"""Worlds as fixtures. pytest orders the tests by world, so that one world lives at a time."""
+"""Worlds as fixtures. pytest orders the tests by world, so that only one world is open at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .worlds import Settings, World
 
 SIZES = {"shm": (1, 2, 5, 8), "tcp": (2, 5)}  # without --all-sizes, by which tests/sanitized and `tests/run --quick` take 3
 EVERY_SIZE = (1, 2, 3, 4, 5, 8)
-# Over memory that ranks share beside MPI, and by its messages alone; without --mpi-all.
+# Without --mpi-all: MPI with shared memory between ranks ("auto"), and with MPI's messages only ("tcp").
 MPI_WORLDS = [("openmpi", 2, "tcp"), ("mpich", 3, "auto")]
 EVERY_MPI_WORLD = list(itertools.product(LIBRARIES, (1, 2, 3, 4), ("auto", "tcp")))
 

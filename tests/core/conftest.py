@@ -1,4 +1,4 @@
-"""What several of these tests need."""
+"""Fixtures that several of these tests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""start_method="forkserver" gives ranks that have torch and the facade: else each takes seconds to import torch itself."""
+"""start_method="forkserver" starts ranks with torch and the facade already imported; else each rank imports torch itself."""
 
 from __future__ import annotations
 
