@@ -45,7 +45,7 @@ _EXACT = {
 }
 DTYPES = tuple(_EXACT)
 
-# nccl-tests' spelling -> ours.
+# nccl-tests' spelling -> arraycomm's.
 SHORT_NAMES = {
     "char": "int8", "int": "int32", "half": "float16", "float": "float32", "double": "float64",
     "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2",

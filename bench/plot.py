@@ -31,7 +31,7 @@ def require() -> None:
 
 
 def sweep_panels(rows: Sequence[Row]) -> list[Panel | None]:
-    """For each operation time beside bus bandwidth. Names say no more than tells the curves of an operation apart."""
+    """For each operation the time and the bus bandwidth. Curve names have the placement and the parameters that differ."""
     panels: list[Panel | None] = []
     for operation in dict.fromkeys(row.operation for row in rows):
         own = [row for row in rows if row.operation == operation]

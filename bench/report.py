@@ -94,7 +94,7 @@ class Table:
 
 
 def _figures(cell: Cell | None) -> dict[str, Any] | None:
-    """nccl-tests' keys, then ours. Times in microseconds."""
+    """nccl-tests' keys, then additional keys. Times in microseconds."""
     if cell is None:
         return None
     return {"alg_bw": cell.algbw, "bus_bw": cell.busbw, "nwrong": cell.wrong,

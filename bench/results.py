@@ -81,7 +81,7 @@ class Cell:
         return replace(later, timings=timings)
 
     def verdicts(self, network: Iterable[str]) -> list[Verdict]:
-        """One for each of ours that has a rival."""
+        """One verdict for each arraycomm contender that has a rival."""
         return [verdict for name in self.timings if name.startswith(OURS)
                 if (verdict := self._verdict(name, set(network))) is not None]
 
@@ -99,7 +99,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Summary:
-    """One of ours over many cells. mean: the geometric one of the ratios."""
+    """One arraycomm contender over many cells. mean: the geometric mean of the ratios."""
 
     ours: str
     against: tuple[str, ...]
@@ -120,7 +120,7 @@ class Summary:
 
 
 def summaries(cells: Iterable[Cell], network: Iterable[str]) -> list[Summary]:
-    """One for each of ours."""
+    """One summary for each arraycomm contender."""
     found: dict[str, list[Verdict]] = {}
     for cell in cells:
         for verdict in cell.verdicts(network):

@@ -14,7 +14,7 @@ _VERSION = 3
 
 
 class Table:
-    """Lines for the cells of one number of ranks: one for each of ours that has a rival in the cell."""
+    """Lines for the cells of one number of ranks: one for each arraycomm contender that has a rival in the cell."""
 
     def __init__(self, contenders: Sequence[str], network: Sequence[str]) -> None:
         self.peers = [name for name in contenders if not name.startswith(OURS)]

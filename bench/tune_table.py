@@ -65,8 +65,8 @@ def lines(decisions: Iterable[Decision]) -> list[str]:
 
 
 def derived(given: Sequence[Row], choices: Choices) -> list[Row]:
-    """The fewest of a kind's rows, found by leaving out what changes nothing. For numbers of ranks that the choices say nothing
-    about, what `given` says; several hosts then go by the links' rows as before."""
+    """The fewest rows of a kind, found by removing redundant rows. For numbers of ranks without a choice the rows of `given`
+    apply; several hosts then use the links' rows as before."""
     made = [row for place in _SECTIONS for row in _section(given, choices, place)]
     limits = {row.up_to for row in made if row.up_to is not None}
     sizes = sorted({0, *limits, *(limit + 1 for limit in limits)})
@@ -83,7 +83,7 @@ def derived(given: Sequence[Row], choices: Choices) -> list[Row]:
 
 
 def _section(given: Sequence[Row], choices: Choices, place: Place) -> Iterator[Row]:
-    """Rows that say what the choices say, then those that are there, for more ranks."""
+    """Rows with the choices, then the existing rows, which apply to more ranks."""
     where = _SECTIONS[place]
     models = {row.name: row for row in given}
     own = sorted(ranks for section, ranks in choices if section == place)

@@ -32,7 +32,7 @@ def generate(target: Path) -> None:
     """Writes the C source of the cffi module. An unchanged file keeps its mtime, so that it is not recompiled."""
     ffi = FFI()
     ffi.cdef(f"{declarations()}\n#define ACOMM_INTERFACE ...\n{CALLED}\n")
-    # The init function is ours (native/module.c): it calls cffi's and adds the functions that read arrays.
+    # The init function is in native/module.c: it calls cffi's init function and adds the functions that read arrays.
     ffi.set_source(MODULE, '#define PyInit__engine engine_cffi_init\n'
                    f"#define ACOMM_INTERFACE {INTERFACE['interface'](str(ROOT / 'arraycomm'), hashlib.sha256):#x}LL\n"
                    '#include "acomm_mpi.h"\n#include "acomm_xla.h"')

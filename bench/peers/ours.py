@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from . import mpi
 from .protocol import OPERATIONS, Call, Missing, Peer
 
-# "ours/NAME" on the table: the settings of its ranks. Where it wants arrays of its own, see `place`.
+# "ours/NAME" in the table -> the settings of its ranks. Variants that need special arrays: see `place`.
 _PIECE = 1 << 20
 _FORCED = ("records", "leader", "leaders")
 
@@ -43,7 +43,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "unchecked": {"ARRAYCOMM_TRANSPORT": "tcp", "ARRAYCOMM_CHECK": "0"},
     "jit": {},  # inside JAX programs, see ours_jax.py
     "jax.jit": {},
-    "jax": {"ARRAYCOMM_JAX": "1"},  # JAX unchanged: its own collectives over ours, see jax.py
+    "jax": {"ARRAYCOMM_JAX": "1"},  # JAX unchanged: its own collectives over arraycomm, see jax.py
     # The MPI backend over each library, in the environment of the contender of that name, where arraycomm is installed too.
     **{library: {"ARRAYCOMM_BACKEND": "mpi"} for library in mpi.WHEELS},
 }

@@ -70,7 +70,7 @@ class Peer(abc.ABC):
 
     @classmethod
     def network(cls, name: str) -> bool:
-        """Whether it moves data through sockets, so that ours over tcp is measured against it."""
+        """Whether it moves data through sockets, so that arraycomm over TCP is compared with it."""
         return False
 
     @classmethod
@@ -267,7 +267,7 @@ def _tie(path: str) -> None:
     fcntl.fcntl(reader, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(reader, fcntl.F_SETFL, fcntl.fcntl(reader, fcntl.F_GETFL) | os.O_ASYNC)
-    with contextlib.suppress(BlockingIOError):  # raised where there is a writer; the kernel tells only of its end from here on
+    with contextlib.suppress(BlockingIOError):  # raised if there is a writer; from here on only its end raises the signal
         os.read(reader, 1)
         sys.exit("the driver has ended")
 

@@ -131,7 +131,7 @@ def _current(buffer: Buffer) -> AbstractContextManager[Any]:
 
 
 def packed(x: Any) -> bool:
-    """Whether the array is C-contiguous, as far as its library says."""
+    """Whether the array is C-contiguous; True if its library does not report it."""
     flags = getattr(x, "flags", None)
     if flags is not None:
         return bool(flags.c_contiguous)

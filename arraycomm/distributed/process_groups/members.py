@@ -169,7 +169,7 @@ class Members:
         return made
 
     def _become(self: Any, meeting: Rendezvous) -> None:
-        """Replaces the members. The former core group is closed after the rendezvous of the new members, who do not need it."""
+        """Replaces the members. The former core group is closed after the rendezvous of the new members, which do not need it."""
         from .process_group import open_world
 
         core = open_world(meeting, self.config, self.core.timeout, None, self.bound_device_id)

@@ -188,7 +188,7 @@ def initialize(*, timeout: float | timedelta | None = None) -> None:
 
 
 def register() -> None:
-    """The next CPU backend that JAX makes has our collectives, where it has other processes."""
+    """Makes JAX's next CPU backend use these collectives, if there are other processes."""
     if not hasattr(_jax, "make_mpi_collectives"):
         raise RuntimeError(f'jaxlib {jax.lib.__version__} has no "mpi" collectives, which arraycomm takes the place of: '
                            "docs/guide/jax.md names the versions that have them")

@@ -1,4 +1,4 @@
-"""jit() for functions with collectives: quick to dispatch, and errors are ours."""
+"""jit() for functions with collectives: fast dispatch, and arraycomm's own exceptions."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DistributedDataParallel":  # not for everyone who imports torch
+    if name == "DistributedDataParallel":  # imported on demand, to keep `import torch` fast
         from .parallel import DistributedDataParallel
 
         return DistributedDataParallel

@@ -61,7 +61,7 @@ class Bucket:
         return self._last
 
     def put(self, place: int, gradient: torch.Tensor | None, name: str) -> None:
-        """A parameter's gradient, before the reduction. None: nobody's here."""
+        """Stores a parameter's gradient before the reduction. None: this rank has no gradient."""
         view = self.views[place]
         if gradient is None:
             view.zero_()

@@ -34,8 +34,8 @@ def _batch_p2p_ops(group: ProcessGroup, names: list[str], peers: list[int], tags
 
 
 def _for_ours(name: str, place: int, ours: Callable[..., Any]) -> None:
-    """ours: without the argument at `place`, torch's group or its name, and with a group of ours in front. Nothing where this
-    torch has no such operation, which its compiler does not make then."""
+    """ours: takes an arraycomm group first, in place of the argument at `place` (torch's group or its name). Does nothing if this
+    version of torch lacks the operation, because its compiler then never emits it."""
     if not hasattr(_ops, name):
         return
     theirs = getattr(_ops, name).default

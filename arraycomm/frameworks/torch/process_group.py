@@ -58,7 +58,7 @@ def keep_uncompiled(cls: type) -> type:
 
 _OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUCT: "product", dist.ReduceOp.MIN: "min",
         dist.ReduceOp.MAX: "max"}  # reductions that need no check of the dtype
-_NO_LIMIT = timedelta(0)  # torch says -1 ms for the group's
+_NO_LIMIT = timedelta(0)  # torch passes -1 ms for the group's timeout
 
 
 class ProcessGroup(dist.ProcessGroup):

@@ -122,7 +122,7 @@ class Reducer:
             x.register_hook(functools.partial(self._reach, certain))
 
     def skip(self, outputs: Any) -> None:
-        """After a forward whose backward is not to reduce: gradients add up. That of one before may still come, and reduces."""
+        """Called after a forward without reduction: gradients accumulate. A pending backward of an earlier forward reduces."""
         self._leave_out()
         for x in _tensors(outputs):
             x.register_hook(self._stay_local)
