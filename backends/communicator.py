@@ -1,4 +1,4 @@
-"""EngineCommunicator: what the communicators over an engine in C share. One method per operation: arguments down, code up."""
+"""EngineCommunicator: the base of the communicators over the C engine. One method per operation, which calls the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _counts(counts: Sequence[int] | None) -> Any:
 
 
 def _raise_interrupt(code: int) -> None:
-    """Raises what a signal handler (Ctrl-C) raised while this thread waited in the engine."""
+    """Raises the exception of a signal handler (Ctrl-C) that ran while this thread waited in the engine."""
     if code == lib.ACOMM_INTERRUPTED:
         error = interrupted()
         if error is not None:
@@ -38,30 +38,30 @@ def _raise_interrupt(code: int) -> None:
 
 
 class EngineCommunicator:
-    """One rank's end of a group that the engine carries. See arraycomm.core.interface.backend for the contract."""
+    """One rank's handle of a group of the engine. See arraycomm.core.interface.backend for the contract."""
 
     shortcut: Shortcut
     _group: Any  # an acomm_group, freed with it
 
     def __init__(self, rank: int, members: Sequence[int], name: str, timeout: float, place: Callable[[int], str]) -> None:
-        """members: the group's, as ranks of the world. place: of a rank of the group, for errors; "" where that is not known."""
+        """members: world ranks of the group. place: host and process of a rank of the group, for errors; "" if unknown."""
         self.rank, self.size, self.name, self.timeout = rank, len(members), name, timeout
         self._members = tuple(members)
         self.closed = self._freed = False
-        self._told = False  # the group's failure has been raised
+        self._told = False  # the group's failure has already been raised
         self._pid = os.getpid()
         self.lock = threading.RLock()
         self._translate = Translator(rank, self._members, name, place)
 
     def _carry(self, group: Any) -> None:
-        """The group from now on."""
+        """Stores the engine's group. It is freed with this object."""
         self._group = group
         self.shortcut = Shortcut(address(lib.acomm_lend()), address(group), self.rank, self.size, self._call_error)
 
     # ---- errors ----
 
     def error(self, code: int) -> Exception:
-        """The exception for a code that an entry point returned. Raises what a signal handler raised."""
+        """The exception for an error code of the engine. After an interrupt, raises the signal handler's exception."""
         _raise_interrupt(code)
         failure = ffi.new("acomm_failure *")
         with self.shortcut:
@@ -72,12 +72,12 @@ class EngineCommunicator:
         return self._translate.code(code)
 
     def _call_error(self, code: int, where: int) -> Exception:
-        """The same for a native call or an operation, whose own failure lies at the address `where`."""
+        """As error(), for a native call or an operation; its failure record is at the address `where`."""
         _raise_interrupt(code)
         failure = ffi.cast("acomm_failure *", where)
         if not failure.code:
             return self.error(code)
-        self._told |= failure.code != lib.ACOMM_TRUNCATED  # which is not the group's
+        self._told |= failure.code != lib.ACOMM_TRUNCATED  # a truncated message does not fail the group
         return self._translate.failure(failure)
 
     def _checked(self) -> Any:
@@ -86,19 +86,19 @@ class EngineCommunicator:
         return self._group
 
     def _check_process(self) -> None:
-        """In a child made by fork connections, shared memory and the peers are its parent's. What the engine refuses there by
-        itself does not need this."""
+        """Refuses a call in a forked child: connections, shared memory and peers belong to the parent. Calls that the engine
+        refuses there need no such check."""
         if os.getpid() != self._pid:
             raise self._translate.code(lib.ACOMM_FORKED)
 
     def _run(self, kind: int, src: int, dst: int, count: int, dtype: int, layout: int, timeout: float | None, async_op: bool,
              owners: tuple[object, ...], op: ReduceOp | None = None, root: int = -1, tag: int = 0, counts: Any = NULL,
              received: Any = NULL) -> Operation | None:
-        """src and dst are addresses, root is a message's peer. owners: of all memory that is named."""
+        """src and dst: addresses. root: the peer, for a message. owners: objects that keep this memory alive."""
         redop, factor = (0, 0.0) if op is None else (op.code, op.factor)
         ns = nanoseconds(timeout)
         if not async_op:
-            with self.shortcut:  # close() frees the group behind whom it finds in here
+            with self.shortcut:  # close() waits for the calls in here before it frees the group
                 code = lib.acomm_operate(self._group if not self.closed else self._checked(), kind, src, dst, count, counts,
                                          received, dtype, redop, factor, root, tag, layout, ns, NULL)
             if code:
@@ -118,7 +118,7 @@ class EngineCommunicator:
                    counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Operation | None:
         sides = [buffer for buffer in (src, dst) if buffer is not None]
-        part = sides[-1 if kind.cuts else 0].count  # of what is cut the result
+        part = sides[-1 if kind.cuts else 0].count  # for a kind that scatters, the result's count
         count = part // self.size if kind.cuts and kind.joins else part
         each, received = _counts(counts), _counts(receives)
         return self._run(kind.number, src.address if src else 0, dst.address if dst else 0, count, sides[0].dtype, layout,
@@ -153,12 +153,12 @@ class EngineCommunicator:
         return out.source, out.tag, out.dtype, out.count
 
     def batch(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()  # every operation progresses by itself
+        return contextlib.nullcontext()  # no grouping: each operation progresses on its own
 
-    # ---- the end ----
+    # ---- close ----
 
     def close(self, reason: str = "") -> None:
-        if os.getpid() != self._pid:  # threads to wait for are not here
+        if os.getpid() != self._pid:  # a forked child has no threads to wait for
             self.closed = True
             self.shortcut.close()
             return
@@ -174,19 +174,19 @@ class EngineCommunicator:
             self._raise_untold(code, reason)
         finally:
             with self.lock:
-                self._freed = True  # for who comes now; end() waits for the others
+                self._freed = True  # refuses new calls; end() waits for those under way
                 self.shortcut.end()
             lib.acomm_group_close(self._group)
             self._left(reason)
 
     def _leaving(self) -> None:
-        """Before the group is stopped."""
+        """Hook: called before the group is stopped."""
 
     def _left(self, reason: str) -> None:
-        """After it has been freed."""
+        """Hook: called after the group has been freed."""
 
     def _raise_untold(self, code: int, reason: str) -> None:
-        """What came of operations that this rank left before the others had come: their last word, as no call follows."""
+        """Raises the failure of an operation that returned early here (a broadcast's root): no later call would raise it."""
         failure = ffi.new("acomm_failure *")
         refused = lib.acomm_group_failure(self._group, failure) and failure.code == lib.ACOMM_MISMATCH
         if code == lib.ACOMM_INTERRUPTED or (not self._told and not reason and (code or refused)):

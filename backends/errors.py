@@ -1,4 +1,4 @@
-"""Failures of native code as exceptions: the one place where acomm.h's codes become text and types. For all backends."""
+"""Translates acomm.h's error codes and failure records into exceptions, for all backends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHARES = 2  # OP_SHARES: the end of Group.empty()
 
 
 def describe(header: Any) -> str:
-    """A header in words: all_reduce #7 of 1024 float32, sum."""
+    """A call signature as text: all_reduce #7 of 1024 float32, sum."""
     number = f" #{header.sequence}" if header.sequence else ""
     if header.kind >= len(KINDS):
         return f"operation {header.kind}{number}"
@@ -50,7 +50,7 @@ def describe(header: Any) -> str:
 
 
 def _difference(mine: Any, theirs: Any) -> str:
-    """What differs and does not show in describe()."""
+    """The difference between two call signatures that describe() does not print."""
     if describe(mine) != describe(theirs):
         return ""
     if mine.layout != theirs.layout:
@@ -61,10 +61,10 @@ def _difference(mine: Any, theirs: Any) -> str:
 
 
 class Translator:
-    """Makes the exceptions of one communicator: it knows the names that the engine does not."""
+    """Makes the exceptions of one communicator: adds group names and hosts, which the engine does not have."""
 
     def __init__(self, rank: int, members: Sequence[int], name: str, place: Callable[[int], str]) -> None:
-        """members: the group's, as ranks of the world. place: of a rank, "host h, pid p", or "" where that is not known."""
+        """members: world ranks of the group. place: "host h, pid p" of a rank, or "" if unknown."""
         self._rank, self._size, self._members, self._place = rank, len(members), members, place
         self._who = f"rank {rank} of {self._size} in group {name!r}"
 
@@ -115,7 +115,7 @@ class Translator:
         return whose + ffi.string(lib.acomm_code_text(code)).decode() + more
 
     def _elsewhere(self, failure: Any) -> str:
-        """What the rank that noticed was doing, where it is another one and did not do what this one does."""
+        """The operation of the rank that detected the failure, if another rank detected it in another operation."""
         theirs = failure.theirs
         if failure.origin == self._rank or not (theirs.sequence or theirs.count):
             return ""
@@ -123,7 +123,7 @@ class Translator:
 
     def failure(self, failure: Any) -> errors.DistError:
         """The exception for a recorded failure."""
-        message = KINDS[failure.mine.kind].message and failure.mine.count > 0  # which has no number
+        message = KINDS[failure.mine.kind].message and failure.mine.count > 0  # messages have no sequence number
         known = failure.mine.sequence or message
         doing = f" in {describe(failure.mine)}" if known else ""
         after = f" after {failure.elapsed / 1e9:.2f} s" if failure.elapsed else ""
@@ -149,7 +149,7 @@ class Translator:
         if code == lib.ACOMM_FORKED:
             return RuntimeError(f"{self._who}: this process was made by fork after the group; call arraycomm.init() in the "
                                 "process that uses it")
-        if code == lib.ACOMM_LOST:  # of a probe, for which nobody is left
+        if code == lib.ACOMM_LOST:  # of a probe: no possible sender is left
             return self.failure(ffi.new("acomm_failure *", {
                 "code": code, "culprit": lib.ACOMM_OTHERS, "origin": self._rank, "text": b"they have closed the group"}))
         words = ffi.string(lib.acomm_code_text(code)).decode() + (f": {detail}" if detail else "")

@@ -1,7 +1,7 @@
-"""Which processors ranks may run on: whether those of a host have one each, so that a rank that waits can spin.
+"""CPU affinity of ranks: whether each rank of a host has a CPU of its own, so that a waiting rank can spin.
 
-Launchers bind ranks, each in its own way (srun and mpirun to a core each, by default): every rank tells where it may run. Nothing
-here or in the engine changes where a thread may run: that is for the user, the launcher and the kernel to decide.
+Launchers bind ranks in different ways (srun and mpirun: to a core each, by default), so every rank publishes its affinity mask.
+Nothing here or in the engine changes an affinity: that is for the user, the launcher and the kernel to decide.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def mine() -> int:
-    """A bit for each processor that this process may run on; 0 where the system does not tell."""
+    """This process's affinity mask: one bit per CPU; 0 if the system does not report it."""
     try:
         return sum(1 << processor for processor in os.sched_getaffinity(0))
     except OSError:
@@ -19,10 +19,10 @@ def mine() -> int:
 
 
 def oversubscribed(masks: Sequence[int]) -> bool:
-    """Whether ranks that may run there cannot have a processor each.
+    """Whether ranks with these affinity masks are oversubscribed: not every rank can have its own CPU.
 
-    The rank with the smallest choice takes one first: right wherever any two masks are disjoint or one lies within the other, as
-    launchers make them. Otherwise the answer may be True though there is a way.
+    Greedy: the rank with the smallest mask takes a CPU first. Exact if any two masks are disjoint or nested, as launchers make
+    them. For other masks the answer may be True although an assignment exists.
     """
     taken = 0
     for mask in sorted(masks, key=int.bit_count):

@@ -1,4 +1,4 @@
-"""The MPI backend: the socket backend's engine, with links over an MPI library between hosts. Open MPI, MPICH, Intel MPI and the
+"""The MPI backend: the socket backend's engine, with MPI as the transport between hosts. Open MPI, MPICH, Intel MPI and the
 MPI-5 ABI, bound at run time. See docs/guide/mpi.md."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["MpiBackend", "MpiCommunicator"]
 
 
 class MpiCommunicator(SocketCommunicator):
-    """See SocketCommunicator. Whoever ends MPI closes it before."""
+    """See SocketCommunicator. Close it before MPI_Finalize."""
 
     network = "MPI"
 
@@ -55,8 +55,8 @@ class MpiBackend:
                            + ("" if facts.threads else ", which init() will ask for")}
 
     def meet(self, timeout: float, name: str) -> Rendezvous:
-        """MPI_COMM_WORLD: the ranks have met already, so the store is this process's own."""
-        with announced(self.name, name):  # MPI_Init waits for ever for ranks that do not call it
+        """Opens MPI_COMM_WORLD. MPI has done the rendezvous already, so the store is local to this process."""
+        with announced(self.name, name):  # MPI_Init has no timeout: it blocks until every rank calls it
             rank, size = process.world(process.begin())
         return Rendezvous(rank, size, HashStore(timedelta(seconds=timeout)), None, "mpi", [])
 
@@ -69,7 +69,7 @@ class MpiBackend:
         return _open(library, lib.acomm_mpi_world(library.handle), name, timeout)
 
     def wrap(self, address: int, *, name: str, timeout: float) -> MpiCommunicator:
-        """Of an MPI communicator whose handle lies at `address`. All its ranks call it."""
+        """A communicator over the MPI communicator whose handle is at `address`. Collective over its ranks."""
         library = process.begin()
         kind = "int *" if lib.acomm_mpi_handle_bytes(library.handle) == 4 else "intptr_t *"
         comm = int(ffi.cast(kind, address)[0]) & 0xFFFFFFFFFFFFFFFF

@@ -1,4 +1,4 @@
-"""MpiEndpoint: the socket backend's end of a world whose ranks meet by MPI, and whose data goes by it between hosts."""
+"""MpiEndpoint: the socket backend's endpoint of a world with rendezvous by MPI, and MPI as the transport between hosts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _WORDS = 192
 
 
 class MpiEndpoint(Endpoint):
-    """comm: the communicator of the world's ranks, which is duplicated. All of them open it at once.
+    """comm: the communicator of the world's ranks; it is duplicated. Collective: all ranks construct it.
 
-    Raises DistNetworkError where not all come, DistBackendError for what MPI refuses, ValueError where names or settings differ,
-    and what Endpoint raises.
+    Raises DistNetworkError if a rank is missing, DistBackendError for an MPI error, ValueError if names or settings differ
+    between ranks, and the errors of Endpoint.
     """
 
     def __init__(self, library: Library, comm: int, *, name: str, timeout: float) -> None:
@@ -56,17 +56,17 @@ def _alone(mine: Peer) -> Peers:
 
 
 class _Fabric:
-    """A duplicate of the communicator, freed once nobody refers to it and what was sent has left."""
+    """A duplicate of the communicator. It is freed when it has no reference and all sends have completed."""
 
     def __init__(self, library: Library, comm: int, rank: int, size: int, timeout: float) -> None:
         self._place, self._timeout, self.size = f"rank {rank} of {size}", timeout, size
         out, why, pid = ffi.new("acomm_fabric **"), ffi.new("char[]", _WORDS), os.getpid()
         self._check(lib.acomm_fabric_open(library.handle, comm, nanoseconds(timeout), out, why), why)
-        # in a child made by fork it stays the parent's
+        # in a forked child it still belongs to the parent
         self.handle = ffi.gc(out[0], lambda fabric: lib.acomm_fabric_close(fabric) if os.getpid() == pid else None)
 
     def gather(self, mine: bytes) -> list[bytes]:
-        """Every rank's, of one length."""
+        """All-gathers the ranks' bytes, of equal length."""
         got, why, each = ffi.new("char[]", len(mine) * self.size), ffi.new("char[]", _WORDS), len(mine)
         self._check(lib.acomm_fabric_gather(self.handle, mine, got, each, nanoseconds(self._timeout), why), why)
         packed = bytes(ffi.buffer(got))
@@ -92,7 +92,7 @@ class _Fabric:
 
 
 class _Met(Record):
-    """What all ranks know once they have met: rank 0's secret and job, and where this one listens."""
+    """The result of the rendezvous: rank 0's secret and job, and the addresses on which this rank listens."""
 
     secret: bytes
     job: str
@@ -112,9 +112,9 @@ def _meet(fabric: _Fabric, name: str) -> _Met:
 
 
 def _machine() -> bytes:
-    """Equal where loopback is the same."""
+    """A digest that is equal on ranks with the same loopback interface."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
             return bytes(sha256(file.read() + str(os.stat("/proc/self/ns/net").st_ino).encode()).digest())
     except OSError:
-        return os.urandom(SHA256_BYTES)  # nothing is known of it, so it is one of its own
+        return os.urandom(SHA256_BYTES)  # the machine is unknown: a unique id, so that no rank counts as local

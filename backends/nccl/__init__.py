@@ -1,6 +1,6 @@
 """The GPU backend: NCCL, loaded at run time, with nothing to compile.
 
-Arrays in host memory go over a socket communicator beside it.
+Collectives of host arrays use a socket communicator of the same ranks.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["NcclBackend"]
 
-# What else is done with its other calls, and the function that does it itself.
+# Operations with a fallback to other calls, and the native function that newer versions have.
 _NATIVE = {"all_to_all": "ncclAlltoAll", "gather": "ncclGather", "scatter": "ncclScatter"}
 
 
 class NcclBackend:
     """Follows arraycomm.core.interface.backend.Backend.
 
-    options: fields of ncclConfig_t by name, for the communicators that it opens. high_priority: of the stream on which
-    asynchronous operations go. device: the ordinal of this rank's GPU; None takes the current one. lazy: a communicator of NCCL's
-    is made by the first collective that needs it, on its array's device.
+    options: fields of ncclConfig_t by name, for the communicators that it opens. high_priority: of the stream of
+    asynchronous operations. device: the ordinal of this rank's GPU; None: the current one. lazy: the first collective
+    on a GPU array makes the NCCL communicator, on the array's device.
     """
 
     name = "nccl"
@@ -62,7 +62,7 @@ class NcclBackend:
                 "native": ", ".join(f"{what} {'yes' if found.has(name) else 'no'}" for what, name in _NATIVE.items())}
 
     def meet(self, timeout: float, name: str) -> None:
-        return None  # it knows only what it is told
+        return None  # no environment to detect
 
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> Communicator:
         if self.lazy:

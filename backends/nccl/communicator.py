@@ -31,40 +31,40 @@ from .memory import Block, allocate
 from .operations import Operations
 from .work import NcclWork
 
-_PATIENCE = 5.0  # s that close() waits for peers that have something under way
-_GRACE = 0.25  # s for what is under way when a peer leaves: it may have done its part
-_STUCK = 0.5  # s after a failure for a call of NCCL's to return by itself
+_PATIENCE = 5.0  # s that close() waits for peers with pending operations
+_GRACE = 0.25  # s for pending operations when a peer leaves: the peer may have completed its part
+_STUCK = 0.5  # s after a failure in which a blocked NCCL call may still return
 
 
 class _Thread(threading.local):
-    batch: NcclCommunicator | None = None  # in whose batch it is: NCCL has one group of calls a thread
+    batch: NcclCommunicator | None = None  # the open batch: NCCL has one group of calls per thread
 
 
 _thread = _Thread()
 
 
 def refuse_in_batch(name: str) -> None:
-    """ValueError within a batch, of another communicator: NCCL would put off what is called to that batch's end."""
+    """ValueError inside the batch of another communicator: NCCL would defer this call to the end of that batch."""
     if _thread.batch is not None:
         raise ValueError(f"group {name!r} within batch() of group {_thread.batch.name!r}: NCCL would begin its call when that "
                          "batch ends; call it before the batch or behind it")
 
 
 class NcclCommunicator(Operations):
-    """One rank's end of a group whose arrays are on GPUs. See arraycomm.core.interface.backend for the contract.
+    """One rank's handle of a group whose arrays are on GPUs. See arraycomm.core.interface.backend for the contract.
 
-    Operations go on the stream on which the array's library works, and the host does not wait for them; asynchronous ones on a
-    stream of the communicator's own. `host` is a communicator of the same ranks over the CPU: it carries what is in
-    host memory, and tells when a peer is lost.
+    Operations are enqueued on the current stream of the array's library, and the host does not wait for them. Asynchronous
+    operations use a stream of the communicator. `host` is a CPU communicator of the same ranks: for arrays in host memory,
+    and for failure detection.
     """
 
     def __init__(self, handle: Handle, cuda: Runtime, host: Communicator, device: int, timeout: float,
                  options: Mapping[str, Any], *, priority: bool) -> None:
-        """Takes over the handle and `host`. priority: its own stream is of high priority."""
+        """Takes ownership of the handle and `host`. priority: its stream has high priority."""
         self.rank, self.size, self.name, self.timeout = host.rank, host.size, host.name, timeout
         super().__init__(handle.nccl, host)
         self.device = device
-        self.shortcut = host.shortcut  # which declines what is not in host memory
+        self.shortcut = host.shortcut  # the fast path; it declines arrays that are not in host memory
         self.closed = False
         self.failure: DistError | None = None
         self.lock = threading.RLock()
@@ -74,7 +74,7 @@ class NcclCommunicator(Operations):
         self._canary = Canary(host)
         self._batch: list[NcclWork] | None = None
         self.blocks: list[Block] = []  # symmetric memory
-        self._inside: NcclWork | None = None  # whose call is in NCCL, where it may block: the first one connects ranks
+        self._inside: NcclWork | None = None  # the work whose NCCL call is in progress and may block: the first connects ranks
         self._failed_at = 0.0
         watcher.watch(self)
 
@@ -98,7 +98,7 @@ class NcclCommunicator(Operations):
                     with self.cuda.on(self.device):
                         self.cuda.refuse_capture(theirs)
                         work = self._enqueue(what, src, dst, theirs, timeout, async_op, call, arguments)
-            except (DistBackendError, ResourceError) as error:  # of CUDA's: the peers must not wait for this rank
+            except (DistBackendError, ResourceError) as error:  # a CUDA error: abort, so that the peers do not wait for this rank
                 raise self.broken(error) from None
         if async_op:
             return work
@@ -108,7 +108,7 @@ class NcclCommunicator(Operations):
 
     def _enqueue(self, what: str, src: Buffer | None, dst: Buffer | None, theirs: list[int], timeout: float | None,
                  async_op: bool, call: Callable[..., int], arguments: tuple[Any, ...]) -> NcclWork:
-        """theirs: the arrays' streams, each once. Their device is the current one."""
+        """theirs: the arrays' streams, without duplicates. Their device is the current one."""
         stream = self._stream if async_op else theirs[0]
         for other in theirs:
             if other != stream:
@@ -117,7 +117,7 @@ class NcclCommunicator(Operations):
         kept = async_op or (src is not None and src.fleeting) or (dst is not None and dst.fleeting)
         work = NcclWork(self._flight, what, theirs[0], time.monotonic() + seconds, (src, dst) if kept else (),
                         unordered=dst is not None and dst.fleeting)
-        self._inside = work  # until it is among those under way: the watcher goes to sleep where it sees nothing
+        self._inside = work  # until it is recorded as pending: the watcher sleeps when it finds no work
         try:
             if not watcher.awake:
                 watcher.wake()
@@ -139,10 +139,10 @@ class NcclCommunicator(Operations):
         return work
 
     def _streams_of(self, src: Buffer | None, dst: Buffer | None) -> list[int]:
-        """On which the buffers are in order, each once."""
+        """The streams of the buffers, without duplicates."""
         streams: list[int] = []
         for buffer in (src,) if dst is None else (dst,) if src is None or src is dst else (dst, src):
-            assert buffer is not None  # an operation has one
+            assert buffer is not None  # an operation has at least one buffer
             if buffer.device_index != self.device:
                 raise DeviceError(f"group {self.name!r} works on cuda:{self.device}, and the array is on "
                                   f"cuda:{buffer.device_index}: a rank has one device, chosen when the group is made")
@@ -151,7 +151,7 @@ class NcclCommunicator(Operations):
         return streams
 
     def _settle(self, code: int, what: str, seconds: float) -> None:
-        """Raises for a code that is no success: of an earlier operation, if that has failed meanwhile, which NCCL tells so."""
+        """Raises for an error code. It may be the asynchronous error of an earlier operation: this is checked first."""
         try:
             failed = 0 if code == IN_PROGRESS else self.handle.failed()
             if failed:
@@ -161,7 +161,7 @@ class NcclCommunicator(Operations):
             raise self.broken(error) from None
 
     def check_ready(self) -> None:
-        """Raises why nothing can be enqueued any more, or now. Under the lock."""
+        """Raises if no operation can be enqueued (failed, closed, another batch). The caller holds the lock."""
         if _thread.batch is not None and _thread.batch is not self:
             refuse_in_batch(self.name)
         if self.failure is None and not self.closed:
@@ -174,7 +174,7 @@ class NcclCommunicator(Operations):
         raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
 
     def check_failure(self) -> None:
-        """While a call is polled: raises what has befallen the group meanwhile, from any thread."""
+        """Raises the group's failure, if any. Called while a call is polled, from any thread."""
         if self.failure is not None:
             raise self.failure
         self._canary.check()
@@ -182,7 +182,7 @@ class NcclCommunicator(Operations):
     # ---- failure ----
 
     def broken(self, error: DistError) -> DistError:
-        """Keeps the first failure, tells the peers, and ends what is under way; the error to raise. Any thread."""
+        """Stores the first failure, notifies the peers and aborts pending operations. Returns the error to raise. Thread-safe."""
         if self.failure is None:
             error = self._canary.named(error)
             self._failed_at = time.monotonic()
@@ -190,22 +190,22 @@ class NcclCommunicator(Operations):
             self._flight.fail(error)
             self.host.abort(str(error))
             log().warning("group %r failed; what it had under way on the GPU is not complete: %s", self.name, error)
-        if self.lock.acquire(blocking=False):  # else who holds it finds the failure when he looks
+        if self.lock.acquire(blocking=False):  # else the lock's holder will check the failure
             try:
-                if self._batch is None:  # a group of calls that has begun must end before
+                if self._batch is None:  # an open ncclGroupStart must be ended before
                     self.handle.abort()
             finally:
                 self.lock.release()
         return self.failure
 
     def tick(self) -> bool:
-        """From the watcher's thread: whether something is under way."""
+        """Called by the watcher thread. Returns whether work is pending."""
         if self.closed:
             return False
         if self.failure is not None:
-            self.broken(self.failure)  # the handle may still be there
+            self.broken(self.failure)  # the handle may not be aborted yet
             if self._inside is not None and time.monotonic() > self._failed_at + _STUCK:
-                self.handle.abort()  # whoever has the lock sits in a call of NCCL's, which this ends
+                self.handle.abort()  # the lock's holder is blocked in an NCCL call; abort makes it return
             return self.handle.comm != 0
         try:
             if self._flight:
@@ -218,7 +218,7 @@ class NcclCommunicator(Operations):
         return first is not None if self.failure is None else self.handle.comm != 0
 
     def _look_after(self, first: NcclWork) -> None:
-        """Raises what keeps the first work from ending."""
+        """Raises the reason why the first work cannot complete: a failure or its timeout."""
         now = time.monotonic()
         error = self._canary.error()
         if error is not None:
@@ -238,7 +238,7 @@ class NcclCommunicator(Operations):
     # ---- memory ----
 
     def symmetric_on(self, nbytes: int, device: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
-        """As symmetric(), on the GPU of this number."""
+        """As symmetric(), on the GPU with this ordinal."""
         if device != self.device:
             raise DeviceError(f"group {self.name!r} works on cuda:{self.device}, and the array of like= is on cuda:{device}")
         block = allocate(self, nbytes, timeout)
@@ -259,7 +259,7 @@ class NcclCommunicator(Operations):
         watcher.wake()
 
     def _end_batch(self) -> None:
-        """Also after an exception: what was called before it is enqueued all the same."""
+        """Ends NCCL's group, also after an exception: the calls before the exception are enqueued anyway."""
         _thread.batch = None
         works, self._batch = self._batch or [], None
         try:
@@ -276,10 +276,10 @@ class NcclCommunicator(Operations):
             if self.failure is not None:
                 for work in works:
                     work.error, work.ended = self.failure, True
-                self.broken(self.failure)  # now the handle can go
+                self.broken(self.failure)  # now the handle can be aborted
 
     def batch(self) -> AbstractContextManager[None]:
-        """One group of NCCL's calls, collectives too: they start together."""
+        """One ncclGroupStart/ncclGroupEnd, also for collectives: the calls start together."""
         return self._grouping()
 
     # ---- groups ----
@@ -325,7 +325,7 @@ class NcclCommunicator(Operations):
             self._staged.close()
 
     def _end_blocks(self, seconds: float) -> None:
-        """Registrations end with the communicator, when what uses them has ended; the memory stays until its array goes."""
+        """Deregisters symmetric memory when the operations on it have completed. The memory lives as long as its array."""
         if self.blocks and self.handle.comm:
             self._flight.drain(seconds)
         while self.blocks:

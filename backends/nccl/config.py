@@ -1,4 +1,4 @@
-"""ncclConfig_t: how a communicator is to be made."""
+"""ncclConfig_t: the options of a new communicator."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from arraycomm.core.base.typed import Any
 from .declarations import CONFIG, CONSTANTS, MAGIC, UNSET, version_text
 from .library import Library
 
-_KNOWN = 22902  # whose ncclConfig_t declarations.py has whole
+_KNOWN = 22902  # the version whose ncclConfig_t declarations.py has in full
 _STRINGS = frozenset(("netName", "commName"))
 
 
 def check(nccl: Library, options: Mapping[str, Any]) -> None:
-    """ValueError for an option that ncclConfig_t does not have, DistBackendError for one that needs another version."""
+    """ValueError for an option that ncclConfig_t does not have, DistBackendError if the option needs another version."""
     for name in options:
         if name not in CONFIG:
             raise ValueError(f"NCCL has no option {name!r}; it has {', '.join(CONFIG)}")
@@ -33,10 +33,10 @@ def check(nccl: Library, options: Mapping[str, Any]) -> None:
 
 
 def make(nccl: Library, options: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """A pointer to an ncclConfig_t with these fields set and all others left to NCCL, and what must live as long as it.
+    """A pointer to an ncclConfig_t with these fields set and NCCL's defaults otherwise, and objects to keep alive with it.
 
-    Blocking, unless the options say otherwise: operations of a communicator that does not block are enqueued by a thread that
-    NCCL starts for each of them, and that has to be waited for.
+    Blocking by default: for a non-blocking communicator, NCCL starts a thread for each operation that enqueues it, and the
+    caller has to wait for that thread.
     """
     made, alive = nccl.ffi.new("ncclConfig_t *"), []
     made.size, made.magic, made.version = _size(nccl), MAGIC, min(nccl.version, _KNOWN)
@@ -53,9 +53,9 @@ def make(nccl: Library, options: Mapping[str, Any]) -> tuple[Any, list[Any]]:
 
 
 def _size(nccl: Library) -> int:
-    """Of the struct as this version has it, no longer: it must not read fields that it would not know."""
+    """The size of the struct in this version of NCCL, without fields that the version does not have."""
     known = [name for name, since in CONFIG.items() if since <= nccl.version]
     fields = dict(nccl.ffi.typeof("ncclConfig_t").fields)
     last = fields[known[-1]]
     end = int(last.offset) + int(nccl.ffi.sizeof(last.type))
-    return (end + 7) // 8 * 8  # as the compiler pads it
+    return (end + 7) // 8 * 8  # the compiler's padding

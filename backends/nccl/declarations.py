@@ -1,6 +1,6 @@
-"""NCCL's C interface: what each function takes, and the version since which it is there.
+"""NCCL's C interface: the functions' parameters, and the version that introduced each.
 
-Pointers, handles and streams are declared as integers, as a Buffer has them: C passes both alike on x86-64 and AArch64.
+Pointers, handles and streams are declared as integers, as in a Buffer: the ABIs of x86-64 and AArch64 pass both alike.
 tests/backends/nccl/test_declarations.py compares all of it with the header and the symbols of two releases.
 """
 
@@ -69,7 +69,7 @@ CONSTANTS: dict[str, tuple[int, int]] = {
     "NCCL_CTA_POLICY_DEFAULT": (0, 22700),
 }
 
-# Fields of ncclConfig_t, which only grows at its end, and the first version that has them.
+# Fields of ncclConfig_t, and the first version that has them. New versions only append fields.
 CONFIG: dict[str, int] = {
     "blocking": OLDEST, "cgaClusterSize": OLDEST, "minCTAs": OLDEST, "maxCTAs": OLDEST, "netName": OLDEST,
     "splitShare": OLDEST, "trafficClass": 22700, "commName": 22700, "collnetEnable": 22700, "CTAPolicy": 22700,
@@ -80,7 +80,7 @@ MAGIC, UNSET = CONSTANTS["NCCL_API_MAGIC"][0], CONSTANTS["NCCL_CONFIG_UNDEF_INT"
 
 
 def source() -> str:
-    """What cffi reads."""
+    """The declarations for cffi."""
     return STRUCTS + "".join(f"{returns} {name}({parameters});\n" for name, (_, returns, parameters) in FUNCTIONS.items())
 
 

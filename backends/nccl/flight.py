@@ -1,7 +1,7 @@
-"""Flight: what a communicator has under way, and who looks after it.
+"""Flight: the pending operations of a communicator, and the watcher thread.
 
-Nobody waits for work on a GPU, so one thread a process, while anything is under way, looks whether it ends in time, whether the
-peers live, and whether NCCL has failed meanwhile.
+The host does not block on GPU work. So one thread per process polls, while operations are pending: for their timeouts, for
+lost peers, and for NCCL's asynchronous errors.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from arraycomm.core.gpu.runtime import Runtime
 
 from .work import NcclWork
 
-_LOOK = 0.02  # s between looks of the thread
-_STEP = 1e-4  # s between looks of who waits for the end of all
-_MANY = 64  # works under way, from which on the caller looks for those that have ended
+_LOOK = 0.02  # s: polling interval of the thread
+_STEP = 1e-4  # s: polling interval of drain()
+_MANY = 64  # pending works beyond which the caller itself reaps those that have completed
 
 
 class _Answer(threading.local):
@@ -32,8 +32,8 @@ class _Answer(threading.local):
 
 
 class Place:
-    """The queries of CUDA before every operation, on one device, into memory that each thread allocates once. Anything out of the
-    ordinary is left to Runtime, which explains it."""
+    """The CUDA queries before every operation, for one device, with an output buffer per thread. Errors and special cases are
+    left to Runtime, which raises the exceptions."""
 
     def __init__(self, cuda: Runtime, device: int) -> None:
         self._made, self._answer, self._device = cuda.ffi.new, _Answer(), device
@@ -47,7 +47,7 @@ class Place:
         return not self._get_device(out) and out[0] == self._device
 
     def ordinary(self, stream: int) -> bool:
-        """Whether it is, and the stream surely under no capture."""
+        """Whether the device is current, and the stream is certainly not being captured."""
         if not self.is_current():
             return False
         out = self._answer.out
@@ -55,24 +55,24 @@ class Place:
 
 
 class Flight:
-    """Works in the order in which they were enqueued. who: "rank 0 of 2 in group 'world'"."""
+    """The works in the order in which they were enqueued. who: "rank 0 of 2 in group 'world'", for errors."""
 
     def __init__(self, cuda: Runtime, device: int, who: str) -> None:
         self.cuda, self.device, self.who = cuda, device, who
         self.place = Place(cuda, device)
         self._works: collections.deque[NcclWork] = collections.deque()
-        self._events: list[int] = []  # to be used again
+        self._events: list[int] = []  # free events, for reuse
         self._ordering = cuda.event(device)
         self._error: DistError | None = None
         self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
-        """Whether anything is under way, or was when last looked at."""
+        """Whether work was pending at the last poll."""
         return bool(self._works)
 
     def enqueued(self, works: list[NcclWork], stream: int) -> None:
-        """All that was enqueued on the stream until now, these works among it. After fail() they have failed too: their event may
-        come because NCCL was aborted."""
+        """Records an event after these works on the stream. After fail() they are marked as failed: ncclCommAbort may complete
+        their event."""
         event = self._events.pop() if self._events else self.cuda.event(self.device)
         code = self.cuda.lib.cudaEventRecord(event, stream)
         if code:
@@ -85,20 +85,20 @@ class Flight:
             self.reap()
 
     def behind(self, stream: int, other: int) -> None:
-        """What comes on the other stream begins when what is enqueued on the first has ended. By the communicator's thread, whose
-        current device is ours: a wait is for what an event was recorded for last, so that one serves all."""
+        """Makes the other stream wait for the work enqueued on the first. The current device is ours. One event is enough: a wait
+        refers to the last record before it."""
         self.cuda.record(self._ordering, stream)
         self.cuda.wait_event(other, self._ordering)
 
     def order(self, work: NcclWork, streams: set[int]) -> None:
-        """What comes on the streams begins after the work's end."""
+        """Makes the streams wait for the work."""
         with self._lock, self.cuda.on(self.device):
-            if not work.ended:  # else its event is another's by now
+            if not work.ended:  # else its event may already be reused
                 for stream in streams:
                     self.cuda.wait_event(stream, work.event)
 
     def look(self, work: NcclWork) -> bool:
-        """Whether a work has ended. Any thread: who asks for an event makes a context on his current device."""
+        """Whether a work has completed. Any thread. An event query creates a context on the current device, so ours is set."""
         if not self.place.is_current():
             with self.cuda.on(self.device):
                 return self._look(work)
@@ -112,28 +112,28 @@ class Flight:
         return work.ended
 
     def reap(self) -> NcclWork | None:
-        """Forgets what has ended, and gives the first that has not. The device is the current one."""
+        """Removes completed works and returns the first pending one. The device is the current one."""
         query = self.cuda.lib.cudaEventQuery
         with self._lock:
             while self._works:
                 work = self._works[0]
-                if not work.ended and query(work.event) and not self.cuda.came(work.event):  # which tells what else it is
+                if not work.ended and query(work.event) and not self.cuda.came(work.event):  # came() raises for an error code
                     break
                 self._works.popleft()
                 work.ended = True
                 work.buffers = ()
-                if not self._works or self._works[0].event != work.event:  # a batch's works share one
+                if not self._works or self._works[0].event != work.event:  # works of a batch share an event
                     self._events.append(work.event)
             first = self._works[0] if self._works else None
         return first
 
     def oldest(self) -> str:
-        """What the first work is that had not ended when last looked at; empty: there is none."""
+        """The name of the first work that was pending at the last poll; "" if none."""
         with self._lock:
             return f"{self._works[0].what}, the oldest operation under way," if self._works else ""
 
     def drain(self, seconds: float) -> None:
-        """Waits until all has ended. CollectiveTimeout."""
+        """Waits until all works have completed. Raises CollectiveTimeout."""
         end = time.monotonic() + seconds
         with self.cuda.on(self.device):
             while (first := self.reap()) is not None:
@@ -142,8 +142,8 @@ class Flight:
                 time.sleep(_STEP)
 
     def fail(self, error: DistError) -> None:
-        """What has not ended by now never will, whatever its event says after NCCL was aborted; nor what is enqueued after it."""
-        with suppress(DistError), self.cuda.on(self.device):  # where CUDA has failed nothing more is known to have ended
+        """Marks pending and later works as failed: after ncclCommAbort their events complete without a valid result."""
+        with suppress(DistError), self.cuda.on(self.device):  # after a CUDA error no further completion can be detected
             self.reap()
         with self._lock:
             self._error = error
@@ -160,7 +160,7 @@ class Flight:
 
 
 class Watcher:
-    """The thread. Asleep while nothing is under way."""
+    """The watcher thread. It sleeps while no work is pending."""
 
     def __init__(self) -> None:
         self.awake = False
@@ -169,14 +169,14 @@ class Watcher:
         self._thread: threading.Thread | None = None
 
     def watch(self, communicator: object) -> None:
-        """communicator.tick() is called now and then; False: it has nothing under way."""
+        """Polls communicator.tick() until that returns False (no pending work)."""
         self._watched.add(communicator)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="arraycomm-nccl-watcher", daemon=True)
             threads.start(self._thread)
 
     def wake(self) -> None:
-        """Something is under way."""
+        """Called when work has become pending."""
         self.awake = True
         self._wake.set()
 
@@ -190,7 +190,7 @@ class Watcher:
                 self.wake()
 
     def after_fork(self) -> None:
-        """The child has no thread, and its parent's communicators are not its own."""
+        """Resets the state in a forked child: it has no watcher thread, and the communicators belong to the parent."""
         self.__init__()  # type: ignore[misc]
 
 

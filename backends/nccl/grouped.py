@@ -1,4 +1,4 @@
-"""Grouped: collectives that NCCL does not have, or not in this version, as several of its calls that start together."""
+"""Grouped: collectives that this version of NCCL lacks, as several of its calls in one ncclGroupStart/ncclGroupEnd."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .library import IN_PROGRESS, Library
 from .reductions import UINT8, Native
 
 if TYPE_CHECKING:
-    _Call = tuple[Any, ...]  # a function of NCCL and its arguments
+    _Call = tuple[Any, ...]  # an NCCL function and its arguments
 
-_WHOLE = 22907  # the first version in which a rank alone writes all elements of premul_sum
-_BLOCKS, _BLOCK = 32, 16384  # of its kernel: how many there are at most, and the bytes from which on there is a further one
+_WHOLE = 22907  # the first version whose premul_sum of a single rank writes all elements
+_BLOCKS, _BLOCK = 32, 16384  # of NCCL's kernel: the maximum number of blocks, and the bytes per block
 
 
 def _starts(sizes: Sequence[int], start: int) -> list[int]:
-    """The address at which each part begins."""
+    """The address of each part."""
     addresses = [start]
     for size in sizes:
         addresses.append(addresses[-1] + size)
@@ -27,7 +27,7 @@ def _starts(sizes: Sequence[int], start: int) -> list[int]:
 
 
 def _parts(count: int, width: int) -> Iterator[tuple[int, int]]:
-    """Beginnings and lengths: as many elements as all blocks share, and what is left in parts for one block."""
+    """Offsets and lengths: first a part that divides evenly among all blocks, then the remainder in parts for one block."""
     start = count - count % _BLOCKS if count * width >= _BLOCKS * _BLOCK else 0
     if start:
         yield 0, start
@@ -37,7 +37,7 @@ def _parts(count: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 class Grouped:
-    """Every method enqueues, and gives the first code that is no success. Sizes are in bytes."""
+    """Every method enqueues calls and returns the first error code. Sizes are in bytes."""
 
     def __init__(self, nccl: Library, rank: int, size: int) -> None:
         self._nccl, self._rank, self._size = nccl, rank, size
@@ -47,14 +47,14 @@ class Grouped:
         code = 0
         for function, *arguments in calls:
             code = int(function(*arguments))
-            if code not in (0, IN_PROGRESS):  # in a group a call only notes what is to be done
+            if code not in (0, IN_PROGRESS):  # inside a group a call is only recorded
                 break
-        ended = int(self._nccl.ncclGroupEnd())  # a group that has begun must end, whatever came of its calls
+        ended = int(self._nccl.ncclGroupEnd())  # an open group must be ended, also after an error
         return ended if code in (0, IN_PROGRESS) else code
 
     def scaled_alone(self, call: Callable[..., int], width: int) -> Callable[..., int]:
-        """premul_sum (src, dst, count, ...) by a rank alone, of elements of so many bytes. Earlier versions give each block an
-        equal part, rounded down, and leave up to 31 elements at the end unwritten (NCCL's issue 1950)."""
+        """premul_sum (src, dst, count, ...) of a single rank, for this element size in bytes. Earlier versions give each block
+        count / blocks elements, rounded down, and leave up to 31 elements at the end unwritten (NCCL's issue 1950)."""
         if self._size > 1 or self._nccl.version >= _WHOLE:
             return call
 
@@ -98,7 +98,7 @@ class Grouped:
 
     def all_to_all(self, src: Buffer, dst: Buffer, sends: Sequence[int] | None, receives: Sequence[int] | None, comm: int,
                    stream: int) -> int:
-        """sends, receives: elements for and from each rank; None: even."""
+        """sends, receives: elements to and from each rank; None: equal counts."""
         part = src.nbytes // self._size
         if sends is None and self._nccl.has("ncclAlltoAll"):
             return int(self._nccl.ncclAlltoAll(src.address, dst.address, part, UINT8, comm, stream))

@@ -1,4 +1,4 @@
-"""Handle: one ncclComm_t, from its making to its end. No call that waits for the peers is waited for without an end."""
+"""Handle: one ncclComm_t, from init to destroy or abort. Every call that waits for peers has a timeout."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from arraycomm.core.base.typed import Any
 from . import config
 from .library import IN_PROGRESS, Library, translate
 
-_DEREGISTERING = 5.0  # s; it waits for nobody
-_SHORTEST, _LONGEST = 2e-5, 2e-3  # s between looks at a communicator that is in progress: NCCL has nothing to sleep on
+_DEREGISTERING = 5.0  # s; a local call, it does not wait for peers
+_SHORTEST, _LONGEST = 2e-5, 2e-3  # s: polling interval while a communicator is in progress: NCCL has no blocking wait
 
 
 class Handle:
-    """`who` stands in errors: "rank 0 of 2 in group 'world'". `check`, called while it waits, raises what ended the group.
-    `on`: a context in which the communicator's device is the thread's current one.
+    """`who`: for errors, "rank 0 of 2 in group 'world'". `check`: called while waiting; raises the group's failure.
+    `on`: a context manager that makes the communicator's device the current one.
 
-    Not thread-safe but for abort(): NcclCommunicator has a lock around it.
+    Only abort() is thread-safe: NcclCommunicator calls the others under its lock.
     """
 
     def __init__(self, nccl: Library, who: str, check: Callable[[], None],
                  on: Callable[[], AbstractContextManager[None]]) -> None:
         self.nccl, self.who, self.check, self._on = nccl, who, check, on
-        self.comm = 0  # 0: not made yet, or ended
+        self.comm = 0  # 0: not initialised yet, or destroyed
         self._out = nccl.ffi.new("int *")
         self._ending = threading.Lock()
 
-    # ---- making one; all its ranks do ----
+    # ---- initialisation; collective ----
 
     def init(self, size: int, rank: int, unique_id: bytes, options: Mapping[str, Any], timeout: float) -> None:
         id_ = self.nccl.ffi.new("ncclUniqueId *")
@@ -44,7 +44,7 @@ class Handle:
 
         def call() -> int:
             code = int(self.nccl.ncclCommInitRankConfig(out, size, id_[0], rank, made))
-            del alive[:]  # NCCL has read it
+            del alive[:]  # NCCL has copied it
             return code
 
         def too_late() -> None:
@@ -60,8 +60,8 @@ class Handle:
             raise
 
     def _apart(self, name: str, call: Callable[[], int], timeout: float, too_late: Callable[[], None] = lambda: None) -> int:
-        """The code of a call that may wait for the peers, made by a thread, so that its caller can give up. An abandoned thread
-        runs until NCCL returns. too_late: called then."""
+        """The code of a call that may wait for peers. It runs in a thread, so that the caller can time out. An abandoned thread
+        runs until NCCL returns; then too_late is called."""
         apart: Future[int] = Future()
 
         def run() -> None:
@@ -88,10 +88,10 @@ class Handle:
     def _late(self, name: str, timeout: float) -> CollectiveTimeout:
         return CollectiveTimeout(f"{self.who}: {name} is still in progress after {timeout:g} s: not all ranks have called it")
 
-    # ---- using it ----
+    # ---- use ----
 
     def settle(self, code: int, name: str, timeout: float) -> None:
-        """Returns when what gave this code is done with on the host. Raises what came of it, CollectiveTimeout."""
+        """Waits until the call that returned this code is no longer in progress. Raises its error, or CollectiveTimeout."""
         if code == 0:
             return
         end, pause = time.monotonic() + timeout, _SHORTEST
@@ -107,12 +107,12 @@ class Handle:
             raise self.error(code, name)
 
     def state(self) -> int:
-        """0, in progress, or the code of what failed meanwhile."""
+        """0, IN_PROGRESS, or the code of an asynchronous error."""
         code = self.nccl.ncclCommGetAsyncError(self.comm, self._out)
         return int(code or self._out[0])
 
     def failed(self) -> int:
-        """The code of what failed meanwhile, otherwise 0."""
+        """The code of an asynchronous error, otherwise 0."""
         code = self.state() if self.comm else 0
         return 0 if code == IN_PROGRESS else code
 
@@ -122,7 +122,7 @@ class Handle:
     # ---- memory ----
 
     def register(self, pointer: int, nbytes: int, timeout: float, flags: int) -> int:
-        """What deregister() takes; 0 where NCCL has no use for it. All ranks call it. The pointer is ncclMemAlloc's."""
+        """A registration for deregister(); 0 if NCCL does not use it. Collective. The pointer is from ncclMemAlloc."""
         out, comm = self.nccl.ffi.new("uintptr_t *"), self.comm
         if self.nccl.has("ncclCommWindowRegister"):
             name = "ncclCommWindowRegister"
@@ -131,17 +131,17 @@ class Handle:
             name, arguments = "ncclCommRegister", (comm, pointer, nbytes, out)
         end = time.monotonic() + timeout
         code = self._apart(name, lambda: int(getattr(self.nccl, name)(*arguments)), timeout)
-        self.settle(code, name, end - time.monotonic())  # a window of a communicator that does not block is there only now
+        self.settle(code, name, end - time.monotonic())  # only now is the window of a non-blocking communicator valid
         return int(out[0])
 
     def deregister(self, registration: int) -> None:
         name = "ncclCommWindowDeregister" if self.nccl.has("ncclCommWindowRegister") else "ncclCommDeregister"
         self.settle(getattr(self.nccl, name)(self.comm, registration), name, _DEREGISTERING)
 
-    # ---- its end ----
+    # ---- destroy and abort ----
 
     def finish(self, timeout: float) -> None:
-        """In good order: when all ranks are done with what they have under way. Raises where that does not come."""
+        """Orderly shutdown: waits until all ranks have completed their operations. Raises if they do not."""
         comm, end = self.comm, time.monotonic() + timeout
         code = self._apart("ncclCommFinalize", lambda: int(self.nccl.ncclCommFinalize(comm)), timeout)
         self.settle(code, "ncclCommFinalize", end - time.monotonic())
@@ -151,8 +151,8 @@ class Handle:
             raise translate(self.nccl, code, f"{self.who}: ncclCommDestroy failed")
 
     def abort(self) -> None:
-        """At once, whatever is under way; what runs on the device is stopped, and who is in a call returns. Idempotent."""
-        with self._ending:  # two threads may come to it
+        """Aborts at once: stops kernels on the device and makes blocked calls return. Idempotent."""
+        with self._ending:  # two threads may call it
             comm, self.comm = self.comm, 0
         if comm:
             self.nccl.ncclCommAbort(comm)

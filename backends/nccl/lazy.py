@@ -1,4 +1,4 @@
-"""LazyCommunicator: stands for one over NCCL until the ranks' first collective of arrays on a GPU makes it."""
+"""LazyCommunicator: a proxy; the first collective on GPU arrays makes the NCCL communicator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .operations import BesideHost
 
 def open_lazily(meeting: Rendezvous, name: str, timeout: float, options: Mapping[str, Any], *,
                 priority: bool) -> LazyCommunicator:
-    """As opening.open_world(), but only ranks meet."""
+    """As opening.open_world(), but only does the rendezvous."""
     config.check(library(), options)
     host = registry.get(HOST).open(meeting, name=name, timeout=timeout)
     return LazyCommunicator(host, timeout, options, priority=priority)
@@ -43,15 +43,15 @@ def _message(name: str) -> Callable[..., Any]:
 
 
 class LazyCommunicator(BesideHost):
-    """See arraycomm.core.interface.backend for the contract. For groups that did not ask for NCCL: a program without arrays on
-    GPUs opens nothing there.
+    """See arraycomm.core.interface.backend for the contract. For groups that did not request NCCL: a program without GPU
+    arrays opens nothing on a GPU.
 
-    All ranks come to their first collective alike, so that it can make the communicator, on its array's device. A message
-    cannot: two ranks alone call it.
+    The first collective can make the communicator, on its array's device, because all ranks call it. A message cannot:
+    only two ranks call it.
     """
 
     def __init__(self, host: Communicator, timeout: float, options: Mapping[str, Any], *, priority: bool) -> None:
-        """Takes over `host`, of the same ranks."""
+        """Takes ownership of `host`, a communicator of the same ranks."""
         self.rank, self.size, self.name, self.timeout = host.rank, host.size, host.name, timeout
         self.shortcut = host.shortcut
         self.host, self._options, self._priority = host, options, priority

@@ -1,4 +1,4 @@
-"""libnccl: where it is found, its functions as calls, and its result codes as exceptions. Bound by cffi at run time, nothing is
+"""libnccl: search paths, functions, and result codes as exceptions. Bound by cffi at run time, nothing is
 compiled."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES = {value: name for name, (value, _) in CONSTANTS.items()
 
 
 class Library:
-    """`lib.ncclX(...)` gives NCCL's result code; an attribute that this version lacks is a DistBackendError."""
+    """`lib.ncclX(...)` returns NCCL's result code; a function that this version lacks is a DistBackendError."""
 
     def __init__(self, ffi: Any, lib: Any, path: str) -> None:
         self.ffi, self._lib, self.path = ffi, lib, path
@@ -42,9 +42,9 @@ class Library:
         self.require(name)
         try:
             function = getattr(self._lib, name)
-        except AttributeError as error:  # cffi's own says so in the linker's words
+        except AttributeError as error:  # cffi's error has only the linker's text
             raise DistBackendError(f"{self.path} has no {name}, though its version is {version_text(self.version)}") from error
-        setattr(self, name, function)  # from now on without this detour
+        setattr(self, name, function)  # cached: later accesses do not come here
         return function
 
     def has(self, name: str) -> bool:
@@ -52,13 +52,13 @@ class Library:
         return self.version >= FUNCTIONS[name][0]
 
     def require(self, name: str) -> None:
-        """DistBackendError for a function that this version lacks, which names the one that has it."""
+        """DistBackendError if this version lacks the function; the text names the version that has it."""
         if not self.has(name):
             raise DistBackendError(f"{name} needs NCCL {version_text(FUNCTIONS[name][0])} or later, and {self.path} is "
                                    f"{version_text(self.version)}; {_INSTALL}")
 
     def error_text(self, code: int, comm: int = 0) -> str:
-        """NCCL's words for a code, and for what went wrong last."""
+        """NCCL's text for a code, and for its last error."""
         text = self.ffi.string(self.ncclGetErrorString(code)).decode(errors="replace")
         last = self.ncclGetLastError(comm)
         detail = self.ffi.string(last).decode(errors="replace").strip() if last != self.ffi.NULL else ""
@@ -66,7 +66,7 @@ class Library:
 
 
 def translate(nccl: Library, code: int, doing: str, comm: int = 0) -> DistError:
-    """The exception for a code. doing: who, and what was called."""
+    """The exception for a code. doing: the rank and the call that failed."""
     text = (f"{doing}: {nccl.error_text(code, comm)} ({_NAMES.get(code, 'a code that is not known here')}, {code}); "
             "NCCL_DEBUG=WARN makes NCCL say more")
     if code == REMOTE:
@@ -74,11 +74,11 @@ def translate(nccl: Library, code: int, doing: str, comm: int = 0) -> DistError:
     return CollectiveTimeout(text) if code == TIMEOUT else DistBackendError(text)
 
 
-_loaded: dict[str, Library] = {}  # by what ARRAYCOMM_NCCL_LIBRARY said
+_loaded: dict[str, Library] = {}  # by the value of ARRAYCOMM_NCCL_LIBRARY
 
 
 def library() -> Library:
-    """The process's one. DistBackendError that says what is missing."""
+    """The library of this process. Raises DistBackendError that names the missing part."""
     chosen = settings.get(VARIABLE)
     if chosen not in _loaded:
         _loaded[chosen] = _load()
@@ -90,6 +90,6 @@ def _load() -> Library:
 
 
 def _guesses() -> Iterator[str]:
-    yield from loaded("libnccl.so")  # two of them would be two sets of connections
+    yield from loaded("libnccl.so")  # prefer the mapped one: a second copy would have its own connections
     yield from packaged(f"nccl/lib/{_NAME}")
     yield _NAME

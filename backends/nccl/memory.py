@@ -1,10 +1,10 @@
-"""Symmetric memory on a GPU: of ncclMemAlloc, registered with a communicator, so that NCCL reads and writes it in place.
+"""Symmetric memory on a GPU: from ncclMemAlloc, registered with a communicator, so that NCCL accesses it in place.
 
-Only where the program asks for it: NCCL then takes it on trust that all ranks' arrays of a collective lie alike, compares
-nothing, and gives wrong results where they do not. A window where this NCCL has them (2.27), else a registered buffer.
+Opt-in: NCCL assumes without a check that the arrays of a collective have the same offset on all ranks, and otherwise
+gives wrong results. A window if this NCCL has them (2.27), else a registered buffer.
 
-Who drops the array wakes a thread, which waits for the device, ends the registration and frees the memory; what holds an array
-may be any thread, and may hold NCCL's or Python's locks.
+Dropping the array wakes a thread, which waits for the device, deregisters and frees the memory. The dropping thread must not
+do this itself: it may hold NCCL's or Python's locks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SYMMETRIC = CONSTANTS["NCCL_WIN_COLL_SYMMETRIC"][0]
 
 @functools.cache
 def _libc() -> tuple[Any, Any]:
-    """Semaphores, which C posts without Python: also when the interpreter has ended."""
+    """libc's semaphores: C code can post them without Python, also after the interpreter has been finalised."""
     from cffi import FFI
 
     ffi = FFI()
@@ -40,10 +40,10 @@ def _libc() -> tuple[Any, Any]:
 
 
 class Block:
-    """One rank's memory. It outlives its communicator, where the array does."""
+    """One rank's memory. It lives as long as its array, which may be longer than the communicator."""
 
     def __init__(self, owner: NcclCommunicator, pointer: int) -> None:
-        self.pointer, self.registration = pointer, 0  # 0: not, or no more, or NCCL has no use for it here
+        self.pointer, self.registration = pointer, 0  # 0: not registered, or NCCL does not use registration here
         self._owner: NcclCommunicator | None = owner
         self._nccl, self._cuda, self._device = owner.nccl, owner.cuda, owner.device
         ffi, libc = _libc()
@@ -53,27 +53,27 @@ class Block:
         self.context = int(ffi.cast("uintptr_t", self._dropped))
 
     def register(self, nbytes: int, timeout: float) -> None:
-        """All ranks do. Raises what comes of it."""
+        """Registers the memory. Collective. Raises NCCL's error."""
         assert self._owner is not None
         self.registration = self._owner.handle.register(self.pointer, nbytes, timeout, _SYMMETRIC)
         self._owner.blocks.append(self)
         threads.start(threading.Thread(target=self._end, name="arraycomm nccl memory", daemon=True))
 
     def deregister(self) -> None:
-        """With the communicator's lock held: at its end, or the array's."""
+        """Called at the end of the communicator or of the array, with the communicator's lock held."""
         owner, self._owner, registration, self.registration = self._owner, None, self.registration, 0
         if owner is not None and registration and owner.handle.comm:
             owner.handle.deregister(registration)
 
     def _end(self) -> None:
         while _libc()[1].sem_wait(self._dropped):
-            pass  # a signal came
+            pass  # interrupted by a signal (EINTR)
         try:
             self._cuda.serve(self._device)
             self._cuda.idle(self._device)
             self._forget()
             self.free()
-        except DistError as error:  # of a device that has failed, say
+        except DistError as error:  # for example, the device has failed
             log().info("symmetric memory on cuda:%d is not freed: %s", self._device, error)
 
     def _forget(self) -> None:
@@ -89,8 +89,8 @@ class Block:
 
 
 def allocate(owner: NcclCommunicator, nbytes: int, timeout: float | None) -> Block | None:
-    """As Communicator.symmetric(); None without any bytes, or where not all ranks ask for it. Of one size on all ranks, as NCCL
-    asks for."""
+    """As Communicator.symmetric(); None for 0 bytes, or if not all ranks request it. The size is equal on all ranks, as NCCL
+    requires."""
     seconds = owner.timeout if timeout is None else timeout
     wanted = settings.get_flag(VARIABLE)
     cards = gather_integers(owner.host, [nbytes, wanted], timeout)

@@ -1,4 +1,4 @@
-"""How communicators are made: the world's, and those of some ranks of another."""
+"""Makes communicators: of the world, and of a subset of a communicator's ranks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .communicator import NcclCommunicator, refuse_in_batch
 from .handle import Handle
 from .library import Library, library
 
-HOST = "socket"  # the backend beside NCCL
+HOST = "socket"  # the backend for host arrays
 
 
 def open_world(meeting: Rendezvous, name: str, timeout: float, options: Mapping[str, Any], *, priority: bool,
                device: int | None) -> NcclCommunicator:
-    """device: None takes the calling thread's current one, or one by the rank on this host."""
+    """device: None: the calling thread's current device, or one chosen by the local rank."""
     refuse_in_batch(name)
     nccl, cuda = library(), runtime()
     config.check(nccl, options)
@@ -40,13 +40,13 @@ def open_world(meeting: Rendezvous, name: str, timeout: float, options: Mapping[
 
 
 def _device(cuda: Runtime, place: int) -> int:
-    current = cuda.device()  # another than 0 was chosen by the program
+    current = cuda.device()  # a device other than 0 is the program's choice
     return current or place % cuda.device_count()
 
 
 def connect(nccl: Library, cuda: Runtime, host: Communicator, device: int, timeout: float, options: Mapping[str, Any],
             priority: bool) -> NcclCommunicator:
-    """All ranks of `host` call it."""
+    """Collective over the ranks of `host`."""
     who = f"rank {host.rank} of {host.size} in group {host.name!r}"
     handle = Handle(nccl, who, Canary(host).check, lambda: cuda.on(device))
     end = time.monotonic() + timeout
@@ -62,7 +62,7 @@ def connect(nccl: Library, cuda: Runtime, host: Communicator, device: int, timeo
 
 
 def _unique_id(nccl: Library, host: Communicator, timeout: float) -> bytes:
-    """Made by rank 0, for all; in front of it the code of what went wrong there, so that nobody waits for nothing."""
+    """Rank 0's ncclUniqueId, with its error code in front: after an error on rank 0 the peers fail too and do not wait."""
     room = allocate((1 + nccl.ffi.sizeof("ncclUniqueId"),), DType.UINT8)
     memory = memoryview(room)
     error: DistError | None = None
@@ -80,8 +80,8 @@ def _unique_id(nccl: Library, host: Communicator, timeout: float) -> bytes:
 
 
 def split(parent: NcclCommunicator, members: Sequence[int], name: str, timeout: float, watch: Watch | None) -> NcclCommunicator:
-    """Its members alone call it. Not by ncclCommSplit: all ranks of the parent call that, it takes the parent until all have,
-    and one that fails there takes the parent with it."""
+    """Only the members call it. It does not use ncclCommSplit: that is collective over the parent, blocks the parent until all
+    ranks have called it, and an error in it fails the parent."""
     refuse_in_batch(name)
     host = parent.host.split(members, name, timeout=timeout, watch=watch)
     try:

@@ -1,4 +1,4 @@
-"""Operations of NcclCommunicator: arguments down, a place on a stream back."""
+"""Operations of NcclCommunicator: they enqueue NCCL calls on a stream and return a Work."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ class Operations(BesideHost):
     def __init__(self, nccl: Library, host: Communicator) -> None:
         self.nccl, self.host = nccl, host
         self._grouped = Grouped(nccl, host.rank, host.size)
-        self._staged: Staged | None = None  # by the host, once an operation has been asked for that NCCL does not have
+        self._staged: Staged | None = None  # through host memory; made by the first operation that NCCL lacks
         self._natives: dict[tuple[ReduceOp, int], Native] = {}
 
     def _run(self, what: str, src: Buffer | None, dst: Buffer | None, timeout: float | None, async_op: bool,
              call: Callable[..., int], *arguments: Any) -> NcclWork | None:
-        """call(*arguments, comm, stream) enqueues, and gives NCCL's code."""
+        """call(*arguments, comm, stream) enqueues and returns NCCL's code."""
         raise NotImplementedError
 
     def _how(self, op: ReduceOp, src: Buffer) -> Native:
-        """What is not among the natives yet. TypeError for what NCCL does not have, before anything is sent."""
+        """Looks up and caches a reduction. TypeError for one that NCCL lacks, before anything is sent."""
         found = native(self.nccl, op, src.dtype, alone=self.host.size == 1)
         if found is None:
             raise TypeError(f"NCCL {version_text(self.nccl.version)} has no {op} of {DType(src.dtype).label}; reduce another "
                             "dtype, or a copy in host memory")
-        if not found.scalar:  # factors are without number
+        if not found.scalar:  # factors are not cached: there is no limit to their number
             self._natives[op, src.dtype] = found
         return found
 
     def _scaled(self, how: Native, call: Callable[..., int]) -> Callable[..., int]:
-        """The call with an operator of NCCL's made for the factor, as its fifth argument."""
+        """Wraps the call: its fifth argument becomes an NCCL operator made for the factor."""
         call = self._grouped.scaled_alone(call, len(how.scalar))
 
         def scaled(*arguments: Any) -> int:
@@ -83,7 +83,7 @@ class Operations(BesideHost):
 
         return scaled
 
-    # What each kind enqueues: the function and its arguments before the communicator and the stream.
+    # For each kind: the function to enqueue, and its arguments before the communicator and the stream.
 
     def _all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, root: int, *_: Any) -> tuple[Any, ...]:
         how = self._natives.get((op, src.dtype)) or self._how(op, src)
@@ -128,12 +128,12 @@ class Operations(BesideHost):
                    counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Work | None:
         some = src if src is not None else dst
-        assert some is not None  # an operation has one
+        assert some is not None  # an operation has at least one buffer
         if some.device_type == _CPU:
             return self.host.collective(kind, src, dst, op, root, counts, receives, layout=layout, timeout=timeout,
                                         async_op=async_op)
         describe = getattr(self, f"_{kind.name}", None)
-        if describe is None:  # NCCL has nothing like it
+        if describe is None:  # NCCL has no equivalent
             self._staged = self._staged or Staged(self.host, self.timeout)
             return self._staged.collective(kind, src, dst, op, root, counts, receives, layout=layout, timeout=timeout,
                                            async_op=async_op)
@@ -143,7 +143,7 @@ class Operations(BesideHost):
 
     @staticmethod
     def _check_message(peer: int | None, tag: int) -> None:
-        """ValueError for a message that NCCL cannot match: it would reach the wrong receive."""
+        """ValueError for a message that NCCL cannot match by tag or source: the wrong receive would get it."""
         if tag or peer is None:
             raise ValueError("NCCL's messages have no tags and no receive from any source: use tag 0 and name the source, or "
                              "send a copy in host memory")

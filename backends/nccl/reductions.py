@@ -1,4 +1,4 @@
-"""Which reductions NCCL has, and under which of its types and operations it does ours."""
+"""The reductions that NCCL has, and the mapping of ours to its types and operations."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from .library import Library
 
 _SUM, _PROD, _MAX, _MIN, _AVG = (CONSTANTS[name][0] for name in ("ncclSum", "ncclProd", "ncclMax", "ncclMin", "ncclAvg"))
-UINT8 = CONSTANTS["ncclUint8"][0]  # what is only moved goes as bytes
+UINT8 = CONSTANTS["ncclUint8"][0]  # pure data movement uses bytes
 
-# dtype -> NCCL's type, how many of them an element is, and the first version that has it.
+# dtype -> NCCL's type, the number of these per element, and the first version that has it.
 _TYPES = {
     dtype: (CONSTANTS[name][0], elements, CONSTANTS[name][1])
     for dtype, name, elements in (
@@ -32,13 +32,13 @@ _OPS = {"sum": _SUM, "product": _PROD, "max": _MAX, "min": _MIN, "avg": _AVG}
 # bool as bytes of 0 and 1. There is no operation for bxor.
 _BOOL = {"sum": _MAX, "max": _MAX, "bor": _MAX, "product": _MIN, "min": _MIN, "band": _MIN}
 _COMPLEX = frozenset((DType.COMPLEX64, DType.COMPLEX128))
-_PARTWISE = frozenset(("sum", "avg", "premul_sum"))  # of complex numbers
+_PARTWISE = frozenset(("sum", "avg", "premul_sum"))  # applied to real and imaginary parts
 _SCALARS = {DType.FLOAT16: "<e", DType.FLOAT32: "<f", DType.FLOAT64: "<d", DType.COMPLEX64: "<f", DType.COMPLEX128: "<d"}
 
 
 class Native(Record):
-    """A reduction as NCCL does it: its type, how many of them an element is, its operation, or premul_sum's factor in that
-    type's bytes."""
+    """A reduction in NCCL's terms: type, number of these per element, operation, or premul_sum's factor as bytes of that
+    type."""
 
     dtype: int
     elements: int
@@ -47,8 +47,8 @@ class Native(Record):
 
 
 def native(nccl: Library, op: ReduceOp, dtype: int, *, alone: bool = False) -> Native | None:
-    """None where this version of NCCL does not have it: 16-bit integers, operations on bits, products of complex numbers,
-    most kinds of float8. alone: by one rank, whose mean is what it gives; NCCL would multiply (see Grouped.scaled_alone)."""
+    """None if this version of NCCL lacks it: 16-bit integers, bitwise operations, products of complex numbers, most kinds
+    of float8. alone: a single rank, whose mean is its input; NCCL would multiply (see Grouped.scaled_alone)."""
     found = _TYPES.get(DType(dtype))
     if found is None or nccl.version < found[2]:
         return None
@@ -65,7 +65,7 @@ def native(nccl: Library, op: ReduceOp, dtype: int, *, alone: bool = False) -> N
 
 
 def _scalar(factor: float, dtype: DType) -> bytes | None:
-    """premul_sum's factor in the type's bytes; None where it would not be the factor any more."""
+    """premul_sum's factor as bytes of the type; None if the type cannot represent it."""
     if dtype in _SCALARS:
         try:
             return struct.pack(_SCALARS[dtype], factor)
@@ -79,6 +79,6 @@ def _scalar(factor: float, dtype: DType) -> bytes | None:
 
 
 def _bfloat16(factor: float) -> bytes | None:
-    """None for one that bfloat16 rounds: a factor of 8 bits is too far from the one that was asked for."""
+    """None if bfloat16 would round the factor: with 8 bits of precision the error is too large."""
     bits: bytes = struct.pack("<f", factor)
     return bits[2:] if bits[:2] == b"\0\0" and struct.unpack("<f", bits)[0] == factor else None

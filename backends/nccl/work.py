@@ -1,4 +1,4 @@
-"""NcclWork: what was enqueued on a stream, and the event that comes when it has ended."""
+"""NcclWork: an operation enqueued on a stream, and the event of its completion."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from arraycomm.core.base.typed import TYPE_CHECKING
 if TYPE_CHECKING:
     from .flight import Flight
 
-_STEP = 1e-4  # s between looks at an event: NCCL and CUDA offer nothing to sleep on that a timeout could end
+_STEP = 1e-4  # s: polling interval of an event: NCCL and CUDA have no blocking wait with a timeout
 
 
 class NcclWork:
-    """Follows arraycomm.core.interface.backend.Work, but for wait(): without a timeout it does not block the host."""
+    """Follows arraycomm.core.interface.backend.Work, except that wait() without a timeout does not block the host."""
 
     __slots__ = ("_flight", "buffers", "deadline", "ended", "error", "event", "peer", "stream", "unordered", "what")
 
     def __init__(self, flight: Flight, what: str, stream: int, deadline: float, buffers: tuple[Buffer | None, ...], *,
                  unordered: bool) -> None:
-        """what: the operation's name. stream: the caller's. deadline: of time.monotonic(). buffers: kept until the end.
-        unordered: it writes an array of a library whose streams nobody knows, which can't be made to wait."""
+        """what: the operation's name. stream: the caller's. deadline: of time.monotonic(). buffers: kept alive until completion.
+        unordered: it writes an array of a library with unknown streams, which cannot be made to wait."""
         self._flight, self.what, self.stream, self.deadline, self.buffers = flight, what, stream, deadline, buffers
         self.unordered = unordered
-        self.event = 0  # recorded once it is enqueued: not before its batch ends
+        self.event = 0  # recorded when the work is enqueued; in a batch, at the batch's end
         self.ended = False
         self.error: DistError | None = None
         self.peer = (-1, 0, 0)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Without timeout: what the array's library enqueues from now on, and on the call's stream, begins after the end; returns
-        at once, or at the end where it is unordered.
+        """Without timeout: makes the streams of the array's library and of the call wait for the work. Returns at once; if the
+        work is unordered, at its completion.
 
-        timeout: blocks the host until the end, for so many seconds at most. ValueError within the batch that begins it.
+        timeout: blocks the host until completion, for at most this many seconds. ValueError inside the work's own batch.
         """
         if not self.event and not self.ended:
             raise ValueError(f"{self._flight.who}: wait() for {self.what} within batch(), which begins when that ends; wait "
                              "behind the batch")
         if timeout is not None or self.unordered:
-            self._block(math.inf if timeout is None else timeout)  # who watches ends what does not end
+            self._block(math.inf if timeout is None else timeout)  # the watcher aborts a work that exceeds its timeout
         if not self.done():
             self._flight.order(self, {self.stream, *current_streams(self._flight.device)})
         if self.error is not None:
@@ -58,7 +58,7 @@ class NcclWork:
     def done(self) -> bool:
         try:
             return self.ended or self._flight.look(self)
-        except DistError:  # of CUDA: who watches finds it too, and ends all that is under way
+        except DistError:  # a CUDA error: the watcher detects it too, and aborts all pending work
             return self.ended
 
     def source(self) -> tuple[int, int, int]:

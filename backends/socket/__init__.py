@@ -21,14 +21,14 @@ class SocketBackend:
     on_gpus = "arraycomm.core.gpu.staged:Staged"
 
     def unavailable(self) -> str | None:
-        return None  # the engine is compiled with the package
+        return None  # always available: the engine is compiled with the package
 
     def meet(self, timeout: float, name: str) -> Rendezvous | None:
         return None
 
     def inside(self, size: int, *, name: str, timeout: float) -> list[SocketCommunicator]:
-        """For ranks that are threads of this process, at once."""
-        from .inside import open_inside  # few programs have such
+        """Opens the communicators of all ranks as threads of this process."""
+        from .inside import open_inside  # lazy: rarely used
 
         return open_inside(size, name, timeout)
 

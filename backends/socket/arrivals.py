@@ -1,4 +1,4 @@
-"""Admitted connections whose group is not open here yet: kept for a while, and not without limit."""
+"""Accepted connections whose group is not open here yet: kept for a limited time and in a limited number."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class _Arrival(Record):
 
 
 class Arrivals:
-    """Not safe to use from several threads without the owner's lock."""
+    """Not thread-safe: the caller holds the owner's lock."""
 
     def __init__(self, patience: float) -> None:
-        """`patience`: seconds that a connection waits for its group."""
+        """`patience`: timeout in seconds for a connection to wait for its group."""
         self._patience = patience
         self._kept: list[_Arrival] = []  # oldest first
 
     def keep(self, sock: socket.socket, hello: Hello) -> None:
-        """Takes the socket. The oldest is closed where there are too many."""
+        """Takes ownership of the socket. Beyond the limit the oldest one is closed."""
         now = time.monotonic()
         while self._kept and (self._kept[0].end <= now or len(self._kept) >= MOST):
             self._kept.pop(0).sock.close()
         self._kept.append(_Arrival(sock, hello, now + self._patience))
 
     def take(self, group: int, purpose: Purpose) -> list[tuple[socket.socket, Hello]]:
-        """Those for a group; the caller owns the sockets."""
+        """Removes and returns the connections of a group; the caller owns the sockets."""
         fits = [a for a in self._kept if a.hello.group == group and a.hello.purpose is purpose]
         self._kept = [a for a in self._kept if a not in fits]
         return [(arrival.sock, arrival.hello) for arrival in fits]

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from .windows import Exposed, Serving
 
 
-_LIBRARY = "library"  # MPI's own collectives
+_LIBRARY = "library"  # the MPI library's collectives
 _SHOWN = 8  # hosts that the log names
 _ABOUT = {"shm": "shared memory", "loopback": "{0} on one host", "tcp": "{0}", "hosts": "shared memory inside hosts, {0} between"}
 
 
 def wanted_algorithms() -> str:
-    """ARRAYCOMM_ALGORITHM, "library" alone as each operation's. Raises ValueError for a name that the engine's table does not
-    have, naming those that it has."""
+    """Parses ARRAYCOMM_ALGORITHM; "library" alone means every operation. Raises ValueError for an unknown algorithm, with a
+    list of the known ones."""
     wanted = settings.get("ARRAYCOMM_ALGORITHM")
     if not wanted:
         return ""
-    from arraycomm.core.interface import tuning  # here, as below: few ask for one
+    from arraycomm.core.interface import tuning  # lazy, here and below: few programs select an algorithm
 
     known = tuning.names()
     items = []
@@ -56,12 +56,12 @@ def wanted_algorithms() -> str:
 
 
 def _asked(algorithms: str) -> list[tuple[str, str, str]]:
-    """(item, operation, algorithm) of each."""
+    """Triples (item, operation, algorithm) of the setting."""
     return [(item, *item.partition(":")[0].partition("=")[::2]) for item in algorithms.split(",") if item]
 
 
 def _transports(hosts: Sequence[int], inside: bool) -> tuple[str, str]:
-    """As tuning.TRANSPORTS names them: for arrays anywhere, and for those of group.empty(). inside: all are on this host."""
+    """Names of tuning.TRANSPORTS for ordinary arrays and for arrays of group.empty(). inside: all ranks are on this host."""
     different = len(set(hosts))
     links = "loopback" if inside else "tcp"
     over = "shm" if different == 1 else links if different == len(hosts) else "hosts"
@@ -71,15 +71,15 @@ def _transports(hosts: Sequence[int], inside: bool) -> tuple[str, str]:
 class SocketCommunicator(EngineCommunicator):
     """See EngineCommunicator."""
 
-    network = "TCP"  # what carries data between hosts
+    network = "TCP"  # transport between hosts
 
     def __init__(self, endpoint: Endpoint, members: Sequence[int], name: str, timeout: float, *, owns: bool,
                  watch: Watch | None = None) -> None:
-        """`members`: world ranks in group order, this process among them. `owns`: close the endpoint too. watch: of split()."""
+        """`members`: world ranks in group order, including this one. `owns`: close the endpoint too. watch: see split()."""
         super().__init__(list(members).index(endpoint.rank), members, name, timeout,
                          lambda rank: endpoint.place(self._members[rank]))
         self._addressless = False
-        self._exposed: list[Exposed | Serving] = []  # with their memory, until the group has stopped
+        self._exposed: list[Exposed | Serving] = []  # keeps their memory alive until the group has stopped
         self._endpoint = endpoint
         self._owns = owns
         self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode(errors="surrogatepass")).digest()[:8], "little")
@@ -125,7 +125,7 @@ class SocketCommunicator(EngineCommunicator):
         return self._endpoint.share_segment(self._id, self._members, local, *sizes, world=self._owns, watch=watch)
 
     def _tuned(self) -> list[str]:
-        """What the selection file says for this group. The world's first rank tells of one that says nothing."""
+        """Applies the selection file to this group. World rank 0 logs a notice if the file has no matching entry."""
         tuning = self._endpoint.tuning
         if not tuning:
             return ["", ""]
@@ -137,7 +137,7 @@ class SocketCommunicator(EngineCommunicator):
         return lists
 
     def _announce_ignored(self, algorithms: str) -> None:
-        """An algorithm that was asked for and cannot run in this group."""
+        """Logs requested algorithms that cannot run in this group."""
         if not algorithms or self.size == 1:
             return
         from arraycomm.core.interface import tuning
@@ -173,7 +173,7 @@ class SocketCommunicator(EngineCommunicator):
         return int(lib.acomm_block_address(out[0])), address(release), address(out[0])
 
     def _say_if_addressless(self) -> None:
-        """After the engine's answer that memory is not shared, whose errno tells whether a rank lacks what it takes."""
+        """Logs a warning if the engine could not share memory because a rank lacks address space (errno is set)."""
         if ffi.errno and not self._addressless:
             self._addressless = True
             log().warning("group %r: a rank has no room for the addresses of symmetric arrays (`ulimit -v`, `-f`, or `-l` after "
@@ -182,7 +182,7 @@ class SocketCommunicator(EngineCommunicator):
 
     def expose(self, buffer: Buffer, near: SocketCommunicator) -> Exposed | Serving:
         self._check_process()
-        from .windows import Serving, expose  # few programs have windows
+        from .windows import Serving, expose  # lazy: few programs use windows
 
         direct = expose(self._checked(), near._checked(), buffer, nanoseconds(None), self.error)
         if direct is None:
@@ -212,11 +212,11 @@ class SocketCommunicator(EngineCommunicator):
                              (lib.acomm_node_peer(node, member, text) or lib.acomm_group_left(group, rank)))
 
     def algorithm(self, operation: int, count: int, dtype: int, op: int) -> str:
-        """Name of the algorithm that the engine's table picks."""
+        """Name of the algorithm that the engine's table selects."""
         return str(ffi.string(lib.acomm_group_algorithm(self._checked(), operation, count, dtype, op)).decode())
 
     def calls(self) -> int:
-        """Collectives that this rank has called: equal on ranks that have come to the same place of their program."""
+        """Number of collectives called by this rank: equal on ranks at the same point of their program."""
         return int(lib.acomm_group_calls(self._checked()))
 
     def check_peers(self) -> None:

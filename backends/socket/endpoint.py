@@ -1,4 +1,4 @@
-"""Endpoint: this process's end of all connections of one world, and its node in the engine.
+"""Endpoint: this rank's connections of one world, and its node in the engine.
 
 Three threads: the engine's node (heartbeats, gossip; in C), the acceptor (auth.Acceptor) and the connector, which makes
 the connections that the engine asks for. None is started in a world of one.
@@ -33,21 +33,21 @@ from .arrivals import Arrivals
 from .late import Registered
 from .outgoing import Outgoing
 
-_JOIN = 0.3  # s for the connector to notice that the endpoint is closed; it may be in a connect()
+_JOIN = 0.3  # s: timeout to join the connector thread, which may be blocked in connect()
 _DATA_CHANNELS = (1, 2)  # enum channel of link.h
 
-_open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # for fork and exit, which know no owners
+_open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # for the fork and exit handlers
 
 
 class Endpoint:
-    """Opens with all `size` ranks at once: returns when the control ring of the world stands.
+    """Collective over all `size` ranks: returns when the world's ring of control connections is complete.
 
-    exchange: tells the others this rank's card, and returns everybody's.
+    exchange: an all-gather of the ranks' records (cards).
     addresses: numeric addresses to listen on, one per interface to use.
     timeout: seconds to wait for the other ranks, here and in share_segment().
 
-    Raises what `exchange` raises when a rank does not come, PeerLost when one fails meanwhile, DistNetworkError and AuthFailed
-    when one cannot be reached (the text names it, its address and what to do), ResourceError.
+    Raises the error of `exchange` if a rank is missing, PeerLost if one fails meanwhile, DistNetworkError or AuthFailed if
+    one is unreachable (the text has rank, address and remedy), ResourceError.
     """
 
     def __init__(self, rank: int, size: int, exchange: Callable[[peers.Peer], peers.Peers], secret: bytes | None, *, job: str,
@@ -57,12 +57,12 @@ class Endpoint:
         self.closed = False
         self._secret = secret
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)  # a segment was fetched, or something is known of a peer
+        self._changed = threading.Condition(self._lock)  # a segment was fetched, or a peer's state changed
         self._groups: dict[int, Registered] = {}
         self._offers = segment.Offers()
         self._arrivals = Arrivals(timeout)
-        self.fabric: Any = ffi.NULL  # what carries data between hosts, where it is not TCP
-        self._arrived = False  # the predecessor's control connection
+        self.fabric: Any = ffi.NULL  # transport between hosts, if not TCP
+        self._arrived = False  # the control connection from the previous rank
         self._acceptor: Acceptor | None = None
         self._connector: threading.Thread | None = None
         self._path = ""
@@ -95,7 +95,7 @@ class Endpoint:
         self._outgoing = Outgoing(self.rank, self.peers, self.job, self._secret,
                                   min(self.timeout, grown(settings.get_number("ARRAYCOMM_SILENCE"), self.size)))
         if self.peers.hosts.index(self.peers.hosts[self.rank]) == self.rank:
-            local.sweep(self._path)  # the first rank of each host
+            local.sweep(self._path)  # once per host: its lowest rank
         self._close_ring()
         self._connector = threading.Thread(target=self._connect_asked, name=f"arraycomm-{self.name}-connector",
                                            daemon=True)
@@ -122,7 +122,7 @@ class Endpoint:
             return [*listeners, *unix]
 
     def _close_ring(self) -> None:
-        """Connects to the next rank, and waits for the one before: nobody leaves before all neighbours have met."""
+        """Connects to the next rank and waits for the previous one: no rank leaves before its neighbours are connected."""
         sock = self._outgoing.connect((self.rank + 1) % self.size, Purpose.CONTROL)
         lib.acomm_node_attach(self.node, (self.rank + 1) % self.size, sock.detach())
         end = time.monotonic() + self.timeout
@@ -135,10 +135,10 @@ class Endpoint:
                                        f"within {self.timeout:g} s; see what it printed, and whether it reaches "
                                        f"{self._mine()}")
             notice.tell()
-            self._answer_requests()  # which takes the event away: so before the look at what it told
+            self._answer_requests()  # consumes the event, so before the checks below
             self.check_failed(" while the group was set up")
             if lib.acomm_node_peer(self.node, before, ffi.new("char **")):
-                break  # it left in good order, so it had connected; its connection came too late to be of use
+                break  # an orderly shutdown: it had connected, and its connection arrives too late
 
     def _await_event(self, seconds: float) -> bool:
         poll = select.poll()
@@ -152,7 +152,7 @@ class Endpoint:
                 self._check_there(member, when="")
 
     def check_failed(self, when: str = "") -> None:
-        """Raises PeerLost, for the first, when a process was lost, or has left by an exception. Not while close() is called."""
+        """Raises PeerLost for the first rank that was lost or has left by an exception. Not concurrently with close()."""
         if (first := lib.acomm_node_failed(self.node)) >= 0:
             self._check_there(first, may_leave=True, when=when)
 
@@ -171,7 +171,7 @@ class Endpoint:
                                    seconds)
 
     def _check_there(self, other: int, *, may_leave: bool = False, when: str = " while the group was set up") -> None:
-        """Raises PeerLost when a rank was lost or has left; `may_leave`: unless it did so in good order."""
+        """Raises PeerLost if a rank was lost or has left; `may_leave`: an orderly shutdown is no error."""
         text = ffi.new("char **")
         state = lib.acomm_node_peer(self.node, other, text)
         well = state == 1 and text[0] == ffi.NULL
@@ -182,14 +182,14 @@ class Endpoint:
 
     share_segment = sharing.share_segment
 
-    # ---- what others ask ----
+    # ---- interface for groups ----
 
     def place(self, rank: int) -> str:
         """"host h, pid p" of a world rank."""
         return self.peers[rank].place
 
     def register(self, group_id: int, members: Sequence[int], group: Any, name: str) -> None:
-        """Data connections of this group go to the engine from now on, those that came already included."""
+        """Passes the group's data connections to the engine, including those already accepted."""
         registered = Registered(group, list(members).index(self.rank), {world: rank for rank, world in enumerate(members)}, name)
         with self._lock:
             self._groups[group_id] = registered
@@ -197,7 +197,7 @@ class Endpoint:
                 self._attach(registered, hello.sender, sock, hello.channel, hello.stripe, outgoing=False)
 
     def unregister(self, group_id: int) -> None:
-        """After this the endpoint does not call the group. Idempotent."""
+        """The endpoint does not access the group after this. Idempotent."""
         with self._lock:
             self._groups.pop(group_id, None)
             self._offers.withdraw(group_id)
@@ -205,7 +205,7 @@ class Endpoint:
                 for sock, _ in self._arrivals.take(group_id, purpose):
                     sock.close()
 
-    # ---- connections from others; in the acceptor's thread ----
+    # ---- incoming connections; in the acceptor's thread ----
 
     def welcome(self, hello: Hello) -> str | None:
         if hello.purpose is Purpose.STORE or hello.receiver != self.rank or not 0 <= hello.sender < self.size:
@@ -235,14 +235,14 @@ class Endpoint:
 
     def _admit_control(self, sock: socket.socket, hello: Hello) -> None:
         if lib.acomm_node_attach(self.node, hello.sender, sock.detach()):
-            return  # lost or gone since it was welcome; the engine has closed the socket
+            return  # lost or gone since welcome(); the engine has closed the socket
         if not self._arrived and hello.sender == (self.rank - 1) % self.size:
             self._arrived = True
             os.eventfd_write(self._event, 1)
 
     def _attach(self, registered: Registered, peer: int, sock: socket.socket, channel: int, stripe: int, *,
                 outgoing: bool) -> None:
-        """With the lock held. The engine owns the socket from here on."""
+        """The caller holds the lock. The engine takes ownership of the socket."""
         rank = registered.ranks.get(peer, -1)
         code = lib.ACOMM_ARGUMENT
         if rank >= 0 and channel in _DATA_CHANNELS:
@@ -252,10 +252,10 @@ class Endpoint:
             log().warning("rank %d: a data connection with rank %d could not be used (channel %d, stripe %d, code %d)",
                          self.rank, peer, channel, stripe, code)
 
-    # ---- connections that the engine asks for ----
+    # ---- outgoing connections, requested by the engine ----
 
     def _connect_asked(self) -> None:
-        """The connector's thread."""
+        """Main function of the connector thread."""
         poll = select.poll()
         poll.register(self._event, select.POLLIN)
         while not self.closed:
@@ -263,7 +263,7 @@ class Endpoint:
             self.answer()
 
     def answer(self) -> None:
-        """What the engine asks, and what it tells: for who waits here for that."""
+        """Handles the engine's requests and late-rank reports, and wakes the threads that wait for a change."""
         if self.closed:
             return
         self._answer_requests()
@@ -287,13 +287,13 @@ class Endpoint:
     def _answer(self, request: Any) -> None:
         purpose = Purpose.DATA if request.channel else Purpose.CONTROL
         if purpose is Purpose.DATA and request.group not in self._groups:
-            return  # closed since it asked
+            return  # the group was closed after the request
         sock = None
         while sock is None:
             try:
                 sock = self._outgoing.connect(request.peer, purpose, group=request.group, channel=request.channel,
                                               stripe=request.stripe)
-            except Exception as error:  # whatever it is, an operation waits for the answer
+            except Exception as error:  # catch all: an operation waits for the answer
                 if not self._may_answer_later(request, error):
                     self._refuse(request, error)
                     return
@@ -307,7 +307,7 @@ class Endpoint:
                 sock.close()
 
     def _may_answer_later(self, request: Any, error: Exception) -> bool:
-        """A peer that did not complete the handshake, but lives: something may hold its interpreter's lock for minutes."""
+        """Whether to retry: the handshake was not completed but the peer is alive. Its GIL may be held for minutes."""
         wanted = not self.closed and (not request.channel or request.group in self._groups)
         return (wanted and isinstance(error.__cause__, HandshakeBroken)
                 and lib.acomm_node_peer(self.node, request.peer, ffi.new("char **")) == 0)
@@ -320,7 +320,7 @@ class Endpoint:
                 lib.acomm_node_refuse(self.node, request, code, number, str(error).encode(errors="backslashreplace")[:191])
 
     def _cannot_accept(self, error: OSError) -> None:
-        """Peers cannot connect: the groups that wait for that cannot go on."""
+        """Fails the groups that wait for connections, because this rank cannot accept any."""
         text = f"rank {self.rank} cannot accept connections: {error.strerror}; raise `ulimit -n`"
         with self._lock:
             for group_id, registered in self._groups.items():
@@ -334,14 +334,14 @@ class Endpoint:
     # ---- closing ----
 
     def close(self, reason: str = "") -> None:
-        """Says goodbye and gives everything back. The groups are to be closed before. Idempotent; < 1 s.
+        """Sends the shutdown notice and frees all resources. Close the groups before. Idempotent; < 1 s.
 
-        reason: an exception's type, or "" when all is well.
+        reason: an exception's type, or "" for an orderly shutdown.
         """
         self._leave(f"left with {reason}" if reason else "")
 
     def _leave(self, text: str, *, exits: bool = False) -> None:
-        """exits: the interpreter ends, and the process at once behind it."""
+        """exits: called at interpreter exit; the process ends right after it."""
         with self._lock:
             if self.closed:
                 return
@@ -356,14 +356,14 @@ class Endpoint:
             self._acceptor.close()
         if self._connector and self._connector.is_alive():
             os.eventfd_write(self._event, 1)
-            self._connector.join(_JOIN)  # it touches nothing any more even if this was too short
+            self._connector.join(_JOIN)  # after a timeout it is harmless: `closed` is set
         failed = self._path and (text or self._any_lost())
         if self.node != ffi.NULL:
             (lib.acomm_node_exit if exits else lib.acomm_node_close)(self.node, text.encode(errors="backslashreplace")[:191])
         if self._path:
             local.remove(self._path)
             if failed:
-                local.sweep(self._path)  # what peers that were killed here left
+                local.sweep(self._path)  # sockets of peers that were killed on this host
 
     def _any_lost(self) -> bool:
         text = ffi.new("char **")
@@ -374,8 +374,8 @@ class Endpoint:
         self._offers.close()
 
     def _after_fork(self) -> None:
-        """In the child: its copies would keep the parent's connections open. The node has closed its own."""
-        self._lock = threading.Lock()  # the parent's other threads do not exist here
+        """In a forked child: closes its copies of the descriptors, which would keep the parent's connections open."""
+        self._lock = threading.Lock()  # the old lock may be held by a thread that does not exist in the child
         self._changed = threading.Condition(self._lock)
         if self._acceptor:
             self._acceptor.close()
@@ -384,9 +384,9 @@ class Endpoint:
 
 @atexit.register
 def _leave_at_exit() -> None:
-    # Where Python runs interactively, the last exception may be of long ago.
+    # In interactive Python the last exception may be old.
     kind = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
-    ends = sys._getframe().f_back is None  # else the program runs its exit handlers, and ends as it likes
+    ends = sys._getframe().f_back is None  # else the program itself runs the exit handlers, and may go on
     for endpoint in list(_open_endpoints):
         endpoint._leave(f"exited with {kind.__name__}" if kind else "", exits=ends)
 

@@ -1,7 +1,7 @@
 """Worlds whose ranks are threads of one process: opened by one thread for all of them, without a store, listeners or a handshake.
 
-Ranks are connected by pairs of sockets that are made where they are needed, and one thread for the world answers what the
-engine asks.
+Ranks are connected by socket pairs, made on demand. One thread per world handles the engine's requests of all
+ranks.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from . import late, peers, segment
 from .communicator import SocketCommunicator
 from .endpoint import Endpoint
 
-_JOIN = 0.3  # s for the connector
+_JOIN = 0.3  # s: timeout to join the connector thread
 
 
 def open_inside(size: int, name: str, timeout: float) -> list[SocketCommunicator]:
-    """A communicator for each rank. Raises ResourceError, as Endpoint does."""
+    """One communicator per rank. Raises ResourceError, as Endpoint does."""
     world = _World(size)
     with contextlib.ExitStack() as opened:
         opened.callback(world.close_memory)
@@ -47,13 +47,13 @@ def open_inside(size: int, name: str, timeout: float) -> list[SocketCommunicator
 
 
 class _World:
-    """What the ranks of one have in common."""
+    """The state that the ranks of one world share."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.job = os.urandom(16).hex()
         self.ranks: list[_Rank] = []
-        self.lock = threading.RLock()  # held while a rank is connected, or answers the engine: none of them is closed meanwhile
+        self.lock = threading.RLock()  # held while a rank connects or handles requests, so that no rank is closed meanwhile
         self.tuning = peers.tuning()
         mine = peers.this_process([("127.0.0.1", 0)], "inside", self.tuning)
         self.peers = peers.Peers([peers.encode(mine)] * size, mine)
@@ -70,7 +70,7 @@ class _World:
             self._memory.close()
 
     def begin(self, name: str) -> None:
-        """All ranks are there."""
+        """Connects the control ring and starts the connector thread; called when all ranks exist."""
         if self.size == 1:
             return
         self._poll = select.epoll()
@@ -91,7 +91,7 @@ class _World:
                         self._serving[event].answer()
 
     def leave(self, end: _Rank) -> None:
-        """Nobody connects to this rank from here on, and it answers nothing."""
+        """Removes a rank: it no longer accepts connections or handles requests. The last one stops the thread."""
         with self.lock:
             if end.event not in self._serving:
                 return
@@ -100,15 +100,15 @@ class _World:
             if self._serving:
                 return
         self._end.close()
-        if self._thread.is_alive():  # if it could be started
+        if self._thread.is_alive():  # false if the start failed
             self._thread.join(_JOIN)
-        if not self._thread.is_alive():  # otherwise it lets go of them itself, in the end
+        if not self._thread.is_alive():  # otherwise they are freed with the thread
             self._ends.close()
             self._poll.close()
 
 
 class _Pairs:
-    """In the place of Outgoing: nobody has to be found, or to prove anything."""
+    """Replaces Outgoing: in one process neither addresses nor authentication are needed."""
 
     def __init__(self, world: _World, rank: int) -> None:
         self._world, self._rank = world, rank
@@ -127,7 +127,7 @@ class _Pairs:
 
 
 class _Rank(Endpoint):
-    """One rank's end."""
+    """The endpoint of one rank."""
 
     _outgoing: Any
 
@@ -151,7 +151,7 @@ class _Rank(Endpoint):
 
     def admit(self, sock: socket.socket, hello: Hello) -> None:
         if hello.purpose is Purpose.STACKS:
-            late.answer(sock, f"rank {self.rank} of {self.size}")  # run()'s name for the thread
+            late.answer(sock, f"rank {self.rank} of {self.size}")  # the thread's name as run() sets it
         else:
             super().admit(sock, hello)
 

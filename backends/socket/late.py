@@ -1,7 +1,7 @@
-"""Operations that have waited for long: the line in the log, with the stacks of the ranks that are awaited.
+"""The log message about an operation that waits for a long time, with the stacks of the late ranks.
 
-The engine tells of them (acomm_node_late). A late rank of this host is asked for the stacks of its Python threads, over a
-connection to the thread that accepts those: it answers unless something holds the interpreter's lock.
+The engine reports such operations (acomm_node_late). A late rank of this host is asked for the stacks of its Python threads.
+Its acceptor thread answers, unless another thread holds the GIL.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from .outgoing import Outgoing
     from .peers import Peers
 
-_SHOWN = 8  # ranks that are named
-_ASKED = 2  # ranks whose stacks are asked for
-_SECONDS = 1.0  # for an answer
-_LONGEST = 16384  # bytes of it
+_SHOWN = 8  # maximum number of ranks in the message
+_ASKED = 2  # maximum number of ranks to ask for stacks
+_SECONDS = 1.0  # timeout of an answer
+_LONGEST = 16384  # maximum bytes of an answer
 _THREADS, _FRAMES = 4, 12  # of an answer: innermost frames
-_SILENT = 2**64 - 1  # of begun: no answer
+_SILENT = 2**64 - 1  # in `begun`: the rank did not answer
 
 
 class Registered(Record):
-    """A group that connections are for."""
+    """A group that accepts data connections."""
 
     group: Any  # acomm_group *
     rank: int
@@ -44,18 +44,18 @@ class Registered(Record):
 
 
 class Late(Record):
-    """An operation of a group, in which `rank` has waited for the ranks `late`."""
+    """An operation in which `rank` has been waiting for the ranks `late`."""
 
     rank: int
     size: int
     name: str
     seconds: float
     doing: str
-    late: tuple[int, ...]  # none: any sender
-    begun: tuple[int, ...]  # collectives of each rank, or _SILENT; none for a message
+    late: tuple[int, ...]  # empty: any sender
+    begun: tuple[int, ...]  # each rank's number of collectives, or _SILENT; empty for a message
 
     def text(self, place: Callable[[int], str]) -> str:
-        """place: "host h, pid p" of a rank."""
+        """The log message. place: "host h, pid p" of a rank."""
         return (f"rank {self.rank} of {self.size} in group {self.name!r} has waited {self.seconds:.3g} s in {self.doing} for "
                 f"{self._whom(place)}")
 
@@ -76,7 +76,7 @@ class Late(Record):
 
 
 def take(node: Any, size: int, groups: Mapping[int, Registered]) -> tuple[Late, list[int]] | None:
-    """The next one that the engine tells of, with its group's world ranks."""
+    """The engine's next report, with the world ranks of its group."""
     found, begun = ffi.new("acomm_late *"), ffi.new("uint64_t[]", size)
     while lib.acomm_node_late(node, found, begun):
         registered = groups.get(found.group)
@@ -87,7 +87,7 @@ def take(node: Any, size: int, groups: Mapping[int, Registered]) -> tuple[Late, 
 
 
 def _read(found: Any, begun: Any, registered: Registered) -> Late | None:
-    """None if no rank is late: contents are still under way."""
+    """None if no rank is late, only data is still in transfer."""
     here, seconds, peer, size = registered.rank, found.waited / 1e9, int(found.peer), len(registered.ranks)
     if not found.all:
         empty = found.mine.kind == lib.ACOMM_RECV and not found.mine.count
@@ -100,7 +100,7 @@ def _read(found: Any, begun: Any, registered: Registered) -> Late | None:
 
 
 def tell(late: Late, world: Sequence[int], peers: Peers, outgoing: Outgoing) -> None:
-    """Of a collective for the ranks of this host, if this is the first of those that wait. world: the world rank of each rank."""
+    """Logs the message; for a collective only the first waiting rank of a host logs. world: world rank of each group rank."""
     def beside(rank: int) -> bool:
         return peers[world[rank]].host == peers[world[late.rank]].host
 
@@ -112,11 +112,11 @@ def tell(late: Late, world: Sequence[int], peers: Peers, outgoing: Outgoing) -> 
 
 
 def _ask(rank: int, outgoing: Outgoing) -> str:
-    """rank: in the world."""
+    """The stacks of a rank. rank: world rank."""
     try:
         with outgoing.connect(rank, Purpose.STACKS, patience=_SECONDS) as sock:
             text = _receive(sock).decode(errors="replace")
-    except Exception as error:  # whatever a peer does, this is only asked for the log
+    except Exception as error:  # catch all: the answer is only for the log
         if isinstance(error.__cause__, (HandshakeBroken, TimeoutError)):
             return " does not say where it is: it is stopped, has no processor, or what it calls keeps Python's lock"
         return f" does not say where it is: {printable(str(error) or type(error).__name__)}"
@@ -135,16 +135,16 @@ def _receive(sock: socket.socket) -> bytes:
 
 
 def answer(sock: socket.socket, thread: str = "") -> None:
-    """The other side, in the thread that accepts connections: it does not wait for a peer that does not read.
+    """Sends this process's stacks. Runs in the acceptor thread, so it does not block on a peer that does not read.
 
-    thread: by its name, the only one that is the rank's."""
+    thread: name of the rank's thread, if ranks are threads."""
     with sock, contextlib.suppress(OSError):
         sock.setblocking(False)
         sock.send(_stacks(thread).encode(errors="backslashreplace")[:_LONGEST])
 
 
 def _stacks(only: str) -> str:
-    import traceback  # seldom needed
+    import traceback  # lazy: rarely needed
 
     frames, main = sys._current_frames(), threading.main_thread()
     theirs = [thread for thread in threading.enumerate()

@@ -1,4 +1,4 @@
-"""What the kernel allows this process: asked before anything is opened, so that a world fails whole and at once."""
+"""Resource limits of this process, checked before anything is opened, so that init() fails early and completely."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _NODE = 3  # epoll and two eventfds
 _ACCEPTOR = 3  # epoll, and a connection in each of two handshakes
 _RING = 2  # control connections with both neighbours
 _GROUP = 3  # eventfd, shared memory here and in the engine
-_SPARE = 8  # what Python and the operations open for a moment
+_SPARE = 8  # short-lived descriptors of Python and of operations
 
 
 def require_descriptors(rank: int, listeners: int) -> None:
-    """Raises ResourceError that names need and limit. Data connections come on top, when they are first needed."""
+    """Raises ResourceError with need and limit. Data connections are not included: they are opened on demand."""
     need = _NODE + _ACCEPTOR + _RING + _GROUP + _SPARE + listeners
-    limit = os.sysconf("SC_OPEN_MAX")  # the soft RLIMIT_NOFILE; the module `resource` would have to be loaded
+    limit = os.sysconf("SC_OPEN_MAX")  # the soft RLIMIT_NOFILE, without loading the module `resource`
     if limit < 0:
         return  # none
     used = _used(limit)
@@ -26,9 +26,9 @@ def require_descriptors(rank: int, listeners: int) -> None:
 
 
 def _used(limit: int) -> int:
-    """Descriptors below the limit that are taken. All of them, where there is none left to look, none without /proc."""
+    """Number of open descriptors below the limit: the limit itself if none is left for listing them, 0 without /proc."""
     try:
-        return sum(int(name) < limit for name in os.listdir("/proc/self/fd")) - 1  # but for that of the listing
+        return sum(int(name) < limit for name in os.listdir("/proc/self/fd")) - 1  # minus the descriptor of the listing
     except FileNotFoundError:
         return 0
     except OSError:

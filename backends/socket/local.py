@@ -1,5 +1,5 @@
-"""The Unix listeners of a rank: a socket in a directory that only this user can enter, and one by an abstract name, which reads
-the same, for where that is gone: cleaners of temporary files remove what they take for forgotten.
+"""The Unix listeners of a rank: a socket in a directory of this user with mode 0700, and one with the same text as its abstract
+name: a fallback for when a cleaner of temporary files has removed the first.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from arraycomm.core.bootstrap.auth import Hello, persist
 
 _LONGEST = 107  # bytes of a path in sockaddr_un
 _BACKLOG = 1024
-_RETRY_FULL = 0.02  # s before a peer whose backlog is full is called again
-_ABSTRACT = "@"  # in the place of the directory: there is the abstract name alone
+_RETRY_FULL = 0.02  # s before a retry to a peer with a full backlog
+_ABSTRACT = "@"  # instead of a directory: only the abstract name exists
 
 
 def listen() -> tuple[list[socket.socket], str]:
-    """Listening sockets, and the path by which connect() finds them; none and "" where this system permits neither.
+    """Listening sockets and their path for connect(); no sockets and "" if the system permits neither.
 
-    The path comes first: file permissions guard it, where an abstract name lets everybody call and be refused. Its name can't be
-    guessed. A process that is killed leaves it; others sweep().
+    The path is preferred: file permissions protect it, while any user can connect to an abstract name (and is then refused). Its
+    name is random. The socket of a killed process remains until another process calls sweep().
     """
     name = f"{_host()}-{os.getpid()}-{os.urandom(16).hex()}"
     found, path = [], ""
@@ -51,16 +51,16 @@ def _bound(path: str) -> socket.socket | None:
     try:
         sock.bind(path)
         if not path.startswith("\0"):
-            os.chmod(path, 0o600)  # the umask may have taken the right to connect from this user
+            os.chmod(path, 0o600)  # the umask may have removed this user's permission to connect
         sock.listen(_BACKLOG)
         return sock
-    except OSError:  # a file system without sockets, say
+    except OSError:  # for example, a file system without sockets
         sock.close()
         return None
 
 
 def connect(path: str, secret: bytes | None, hello: Hello, *, deadline: float) -> socket.socket:
-    """A connected, authenticated, blocking socket. Raises OSError, AuthFailed. A peer that is too busy is asked again, as by
+    """A connected, authenticated, blocking socket. Raises OSError, AuthFailed. A busy peer is retried, as in
     auth.connect()."""
     return persist(lambda remaining: _reach(path, remaining), secret, hello, deadline=deadline)
 
@@ -86,7 +86,7 @@ def _reach(path: str, remaining: Deadline) -> socket.socket:
 
 
 def _call(sock: socket.socket, path: str, remaining: Deadline) -> None:
-    """Waits where the peer's backlog is full, which a call that does not block is told at once."""
+    """Retries while the peer's backlog is full: a non-blocking connect() then fails at once."""
     sock.setblocking(False)
     while True:
         try:
@@ -108,8 +108,8 @@ def remove(path: str) -> None:
 
 
 def _host() -> str:
-    """Where process ids mean something: other containers, and other hosts, may share the directory, and number processes and
-    namespaces alike. "" where it is not known."""
+    """Identifies the scope of process ids. Other containers and hosts may share the directory and have equal ids of processes and
+    namespaces. "" if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
             boot = file.read().decode()
@@ -120,12 +120,12 @@ def _host() -> str:
 
 
 def sweep(path: str) -> None:
-    """Removes the names of dead processes' sockets beside this one."""
+    """Removes the sockets of dead processes from this socket's directory."""
     directory, _, name = path.rpartition("/")
     ours = name.partition("-")[0]
     if not ours or directory == _ABSTRACT:
         return
-    with contextlib.suppress(FileNotFoundError):  # somebody has removed all of it
+    with contextlib.suppress(FileNotFoundError):  # the directory has been removed
         for name in os.listdir(directory):
             host, _, rest = name.partition("-")
             pid = rest.partition("-")[0]

@@ -1,4 +1,4 @@
-"""Outgoing: connections to other ranks, which way they go, and what to do where one cannot be made."""
+"""Outgoing: connections to other ranks: choice of the transport, and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import local
 from .peers import Peers
 
 _AT_ONCE = 8
-# One process may have hundreds of ranks, as threads: all that wait for its interpreter's lock ask for it 200 times a second each.
+# One process may have hundreds of ranks as threads. Each thread that waits for the GIL requests it 200 times a second.
 _turns = threading.BoundedSemaphore(_AT_ONCE)
 
 
@@ -25,18 +25,18 @@ def _renew() -> None:
     _turns = threading.BoundedSemaphore(_AT_ONCE)
 
 
-os.register_at_fork(after_in_child=_renew)  # who was inside is not there
+os.register_at_fork(after_in_child=_renew)  # the holders do not exist in the child
 
 
 class Outgoing:
-    """Of one rank of a world. patience: s for one connection, and for word of why there is none."""
+    """The connector of one rank. patience: timeout in s of one connection, and of a peer's failure report after it."""
 
     def __init__(self, rank: int, peers: Peers, job: str, secret: bytes | None, patience: float) -> None:
         self._rank, self._peers, self._job, self._secret, self.patience = rank, peers, job, secret, patience
 
     def connect(self, peer: int, purpose: Purpose, *, group: int = 0, channel: int = 0, stripe: int = 0,
                 patience: float | None = None) -> socket.socket:
-        """Control and segments go over the Unix socket inside a host, data over TCP always.
+        """Inside a host, control connections and segments use the Unix socket; data connections always use TCP.
 
         Raises DistNetworkError, AuthFailed, ResourceError.
         """

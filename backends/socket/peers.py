@@ -1,4 +1,4 @@
-"""What ranks tell each other about themselves through the store, and which of them share a host."""
+"""The records (cards) that ranks publish in the store, and which ranks share a host."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from .. import processors
 if TYPE_CHECKING:
     from arraycomm.core.interface.tuning import Tuning
 
-_CARD = "arraycomm rank 6"  # what a card starts with
-# Processes share memory and a Unix socket's path when they see the same of each; the network's is here because
+_CARD = "arraycomm rank 6"  # magic of a record
+# Processes with equal namespaces share memory and a Unix socket's path. The network's is included because
 # "the same host" also says that loopback is the same.
 _NAMESPACES = ("net", "pid", "ipc", "mnt")
 
 _TUNING, _TRACE = "ARRAYCOMM_TUNING", "ARRAYCOMM_TRACE"
-_APART = b"\1"  # before what makes the host of a rank that shares no memory its own
+_APART = b"\1"  # separates the machine from a unique suffix, for a rank that shares no memory
 
 
 class Peer(Record):
-    """A rank's card."""
+    """A rank's record in the store."""
 
     host: str  # equal on ranks that share memory
-    connections: int  # TCP connections per pair that it would like
-    processors: int  # a bit for each that it may run on
+    connections: int  # requested number of TCP connections per pair
+    processors: int  # affinity mask, one bit per CPU
     hostname: str
     pid: int
     addresses: tuple[tuple[str, int], ...]  # numeric address and port of each TCP listener
     path: str  # of its Unix listeners (local.listen)
-    alike: dict[str, str]  # what must be the same everywhere, by name
+    alike: dict[str, str]  # settings that must be equal on all ranks, by name
 
     @property
     def place(self) -> str:
@@ -55,36 +55,36 @@ def host_key() -> str:
             boot = file.read().strip().decode()
         spaces = [str(os.stat(f"/proc/self/ns/{space}").st_ino) for space in _NAMESPACES]
     except OSError:
-        return os.urandom(16).hex()  # nothing is known about this host, so nothing is shared
+        return os.urandom(16).hex()  # the host is unknown, so share nothing
     return "/".join([settings.get("ARRAYCOMM_HOSTID") or boot, *spaces, str(os.geteuid())])
 
 
 def _machine(host: bytes) -> bytes:
-    """Equal on ranks that share processors, which may be more than those that share memory."""
+    """Equal on ranks that share CPUs. They do not necessarily share memory."""
     return host.partition(_APART)[0]
 
 
 def this_process(addresses: Sequence[tuple[str, int]], path: str, tuned: Tuning | None = None, *,
                  apart: bool = False) -> Peer:
-    """This rank's card. apart: it cannot share memory with anybody."""
+    """This rank's record. apart: it cannot share memory with other ranks."""
     wanted = settings.get_integer("ARRAYCOMM_SOCKET_CONNECTIONS") or min(len(addresses), settings.CONNECTIONS)
     alike = {row.name: settings.get(row.name) for row in settings.TABLE.values() if row.ranks == settings.EQUAL}
-    alike[_TUNING] = str(tuned or "")  # what the file says: it may lie elsewhere on another host
-    alike[_TRACE] = "set" if settings.get(_TRACE) else "not set"  # who traces begins by comparing clocks with all others
+    alike[_TUNING] = str(tuned or "")  # the contents: the file's path may differ between hosts
+    alike[_TRACE] = "set" if settings.get(_TRACE) else "not set"  # tracing starts with a collective clock synchronisation
     alike["the hash of a shape (the Python version)"] = str(hash((2, 3, 5)))  # ranks compare shapes by it
-    # whom nobody on its host can reach, by a socket or by memory, is as on another one
+    # a rank unreachable by Unix socket or shared memory counts as on another host
     host = host_key() + f"{_APART.decode()}{os.urandom(8).hex()}" * (apart or not path)
     return Peer(host, wanted, processors.mine(), socket.gethostname(), os.getpid(), tuple(addresses), path, alike)
 
 
 class Peers:
-    """Everybody's card, by rank. What is not needed of all ranks is read when it is asked for: most never is."""
+    """The records of all ranks. Fields that are not needed of all ranks are decoded on demand; most never are."""
 
     def __init__(self, cards: Sequence[bytes], mine: Peer) -> None:
-        """Raises DistStoreError for what is no card, ValueError for settings that differ between ranks."""
+        """Raises DistStoreError for a malformed record, ValueError for settings that differ between ranks."""
         self._cards = cards
         self.hosts: list[bytes] = []  # equal on ranks that share memory
-        self.connections = 0  # the most that anybody would like
+        self.connections = 0  # maximum over the ranks
         self._processors: list[int] = []
         start, alike = _as_bytes(_start(mine)), _as_bytes(_alike(mine))
         if all(card.startswith(start) and card.endswith(alike) for card in cards):  # one host
@@ -111,7 +111,7 @@ class Peers:
         return _decode(rank, self._cards[rank])
 
     def process(self, rank: int) -> int:
-        """Its process id, at a tenth of what the whole card costs. Raises DistStoreError."""
+        """The rank's process id, without decoding the other fields (10 times faster). Raises DistStoreError."""
         with contextlib.suppress(IndexError, ValueError):
             pid = int(self._cards[rank].split(b"\0", 6)[5])
             if 0 < pid < 1 << 31:
@@ -122,13 +122,13 @@ class Peers:
         first = self[0].alike
         for rank in range(len(self)):
             other = self[rank].alike
-            for name in {**first, **other}:  # another version of this package may know more of them
+            for name in {**first, **other}:  # another version of this package may have other settings
                 if other.get(name) != first.get(name):
                     raise ValueError(f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank {rank}; it must "
                                      "be the same on all ranks")
 
     def hosts_of(self, members: Sequence[int]) -> list[int]:
-        """A number per member; equal numbers share memory. ARRAYCOMM_TRANSPORT=tcp keeps all apart.
+        """A host number per member; members with equal numbers share memory. ARRAYCOMM_TRANSPORT=tcp: all differ.
 
         Raises ValueError for ARRAYCOMM_TRANSPORT=shm when the members are on several hosts.
         """
@@ -142,11 +142,11 @@ class Peers:
         return numbers
 
     def beside(self, rank: int, members: Sequence[int]) -> int:
-        """How many of them are on this rank's host, even where ARRAYCOMM_TRANSPORT=tcp keeps them apart."""
+        """The number of members on this rank's host, also with ARRAYCOMM_TRANSPORT=tcp."""
         return sum(_machine(self.hosts[member]) == _machine(self.hosts[rank]) for member in members)
 
     def oversubscribed(self, rank: int, members: Sequence[int]) -> bool:
-        """Whether those on this rank's host cannot have a processor each, of those that they may run on."""
+        """Whether the members on this rank's host are oversubscribed: not each can have a CPU of its own."""
         here = _machine(self.hosts[rank])
         return processors.oversubscribed([self._processors[member] for member in members if _machine(self.hosts[member]) == here])
 
@@ -154,16 +154,16 @@ class Peers:
 def tuning() -> Tuning | None:
     if not settings.get("ARRAYCOMM_TUNING"):
         return None
-    from arraycomm.core.interface import tuning  # here: most have no selection file
+    from arraycomm.core.interface import tuning  # lazy: most programs have no selection file
 
     return tuning.current()
 
 
 def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float, secret: bytes | None, job: str) -> Peers:
-    """Everybody's card. Each is signed by its rank: the store, and the rank that comes last and packs them, are not believed.
+    """All-gathers the records. Each rank signs its own: the store, and the last rank, which packs them, are not trusted.
 
     Raises DistStoreError naming the ranks that did not come in time, PeerLost for one that failed, ValueError for settings
-    that differ between ranks, AuthFailed for a card without the signature of this secret, job and rank.
+    that differ between ranks, AuthFailed for a record without a valid signature of this secret, job and rank.
     """
     gathering = Gathering(store, rank, size, secret)
     packed = gathering.wait(CARDS, timeout, content=sign(secret, _about(job, rank), encode(mine)),
@@ -176,7 +176,7 @@ def _about(job: str, rank: int) -> str:
 
 
 def _pack(cards: Sequence[bytes]) -> bytes:
-    """The last that comes does it for all, who then need not ask for each."""
+    """The last rank packs the records into one value, so that the others need one request only."""
     return struct.pack(f"<{len(cards)}I", *map(len, cards)) + b"".join(cards)
 
 
@@ -188,25 +188,25 @@ def _unpack(packed: bytes, size: int) -> list[bytes]:
 
 
 def alone(addresses: Sequence[tuple[str, int]]) -> Peers:
-    """The cards of a world of one."""
+    """The records of a world of one."""
     mine = this_process(addresses, "")
     return Peers([encode(mine)], mine)
 
 
 def _as_bytes(text: str) -> bytes:
-    """The system's names are bytes, as Python has them in text where they are not UTF-8."""
+    """Encodes names of the system; bytes that are not UTF-8 are surrogate escapes in Python's text."""
     return text.encode(errors="surrogateescape")
 
 
 def encode(peer: Peer) -> bytes:
-    """Strings between NULs, which neither paths nor variables can hold. json would take longer to load than to use."""
+    """Strings separated by NUL, which neither paths nor variables can contain. Loading json takes longer than using it."""
     addresses = ",".join(f"{address} {port}" for address, port in peer.addresses)
     named = f"{peer.hostname}\0{peer.pid}\0{addresses}\0"
     return _as_bytes(_start(peer) + named) + os.fsencode(peer.path) + _as_bytes(_alike(peer))
 
 
 def _start(peer: Peer) -> str:
-    """Of a card; equal on ranks of one host that wish for as many connections and may run anywhere there."""
+    """The first fields of a record; equal on ranks of one host with equal connection counts and affinity masks."""
     return f"{_CARD}\0{peer.host}\0{peer.connections}\0{peer.processors:x}\0"
 
 
@@ -232,6 +232,6 @@ def _no_card(rank: int, why: str) -> DistStoreError:
 
 
 def number_hosts(hosts: Sequence[bytes]) -> list[int]:
-    """A number for each rank, equal on ranks of one host; in order of appearance."""
+    """A host number for each rank, in order of first appearance."""
     numbers: dict[bytes, int] = {}
     return [numbers.setdefault(host, len(numbers)) for host in hosts]

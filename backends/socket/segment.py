@@ -1,4 +1,4 @@
-"""The shared memory of a group's ranks on one host: a sealed memfd, which is handed over on a Unix socket."""
+"""The shared memory of a group's ranks on one host: a sealed memfd, passed over a Unix socket (SCM_RIGHTS)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from arraycomm.core.base.errors import AuthFailed, DistNetworkError, ResourceErr
 from arraycomm.core.base.log import log
 from arraycomm.core.bootstrap.auth import Hello
 
-_NAME = "arraycomm"  # of the memory files
-_TOKEN = b"\x01"  # a descriptor has to travel with at least one byte
+_NAME = "arraycomm"  # name of the memory files
+_TOKEN = b"\x01"  # SCM_RIGHTS needs at least one byte of data
 
 
 def create(size: int, least: int = 0) -> io.FileIO:
-    """A memory file of `size` bytes, or of `least` where the system permits no such file; memory is taken when it is first used.
+    """A memory file of `size` bytes, or of `least` if the system does not permit `size`. Pages are allocated on first use.
 
     Raises ResourceError.
     """
     segment = _new()
     try:
         _lengthen(segment, size, least)
-        fcntl.fcntl(segment, kernel.F_ADD_SEALS, kernel.SEALED)  # its size for good
+        fcntl.fcntl(segment, kernel.F_ADD_SEALS, kernel.SEALED)  # the size is final
         return segment
     except OSError as error:
         segment.close()
@@ -45,7 +45,7 @@ def _new() -> io.FileIO:
 
 
 def _lengthen(segment: io.FileIO, size: int, least: int) -> None:
-    """`ulimit -f` counts a file's length, whether it has memory or not."""
+    """Sets the file's length. `ulimit -f` limits it even if no page is allocated."""
     try:
         segment.truncate(size)
     except OSError as error:
@@ -76,7 +76,7 @@ def receive(sock: socket.socket, size: int, least: int = 0) -> io.FileIO:
 def _seals(segment: io.FileIO) -> int:
     try:
         return fcntl.fcntl(segment, kernel.F_GET_SEALS)
-    except OSError:  # a file on a disk, say
+    except OSError:  # for example, a file on a disk
         return 0
 
 
@@ -90,8 +90,8 @@ def _check(segment: io.FileIO, size: int, least: int) -> None:
 
 
 def possible() -> bool:
-    """Whether this process may create memory files. If they are forbidden, it warns where ARRAYCOMM_TRANSPORT leaves the choice,
-    and raises ResourceError where it does not; ResourceError for any other shortage."""
+    """Whether this process may create memory files. If they are forbidden: a warning, or ResourceError with
+    ARRAYCOMM_TRANSPORT=shm. ResourceError for any other shortage."""
     try:
         _new().close()
         return True
@@ -104,7 +104,7 @@ def possible() -> bool:
 
 
 class Offers:
-    """Segments made here, by group, until all others have fetched them. Guarded by the owner's lock."""
+    """Segments created by this rank, by group, until all peers have fetched them. Guarded by the owner's lock."""
 
     def __init__(self) -> None:
         self._segments: dict[int, tuple[io.FileIO, set[int]]] = {}
@@ -113,15 +113,15 @@ class Offers:
         return group in self._segments
 
     def awaited(self, group: int) -> set[int]:
-        """Who has not fetched it."""
+        """The world ranks that have not fetched it yet."""
         return set(self._segments[group][1]) if group in self._segments else set()
 
     def offer(self, group: int, segment: io.FileIO, awaited: Iterable[int]) -> None:
-        """`awaited`: the world ranks that may fetch it, once each. The segment stays the caller's."""
+        """`awaited`: the world ranks that may fetch it, once each. The caller keeps ownership of the segment."""
         self._segments[group] = (io.FileIO(os.dup(segment.fileno()), "r+"), set(awaited))
 
     def hand_out(self, sock: socket.socket, hello: Hello) -> None:
-        """Gives the segment to a rank and closes the socket. Does not block: nothing else is ever written to it."""
+        """Sends the segment's descriptor to a rank and closes the socket. Does not block: the send buffer is empty."""
         segment, awaited = self._segments[hello.group]
         with sock:
             if hello.sender not in awaited:

@@ -1,4 +1,4 @@
-"""How an Endpoint gets the shared memory of a group's ranks on a host: one rank creates it, the others fetch it over a socket."""
+"""Shared memory of a group's ranks on one host: one rank creates the segment, the others fetch it over a socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import segment
 if TYPE_CHECKING:
     from .endpoint import Endpoint
 
-_LOOK = 0.1  # s between checks of the ranks that are awaited
+_LOOK = 0.1  # s between checks of the awaited ranks
 
 
 def share_segment(endpoint: Endpoint, group_id: int, members: Sequence[int], local_members: Sequence[int], size: int, least: int,
@@ -28,7 +28,7 @@ def share_segment(endpoint: Endpoint, group_id: int, members: Sequence[int], loc
     """Shared memory of the members of a group (world ranks) on this rank's host; the caller closes it. `world`: the group is the
     world.
 
-    It has `size` bytes, or `least` if a limit of the rank that creates it forbids a file of `size`.
+    It has `size` bytes, or `least` if a resource limit of the creating rank forbids `size`.
     The lowest local rank creates it and returns when all others have it: no rank may leave while it is needed.
     Raises ResourceError, DistNetworkError, and PeerLost when any member is lost: the other members may have learned of the loss
     before this call, and then do not make it. All ranks call it for a world, though one may have finished with it and died since.
@@ -66,7 +66,7 @@ def _await_fetched(endpoint: Endpoint, group_id: int, members: Sequence[int], wa
 
 
 def _await_some(endpoint: Endpoint, group_id: int, members: Sequence[int], seconds: float, *, world: bool) -> set[int]:
-    """Waits `seconds` at most. The ranks that have not fetched it."""
+    """Waits `seconds` at most. Returns the ranks that have not fetched the segment."""
     end = time.monotonic() + seconds
     with endpoint._changed:
         while awaited := endpoint._offers.awaited(group_id):
@@ -89,7 +89,7 @@ def _waits_for(endpoint: Endpoint, ranks: Iterable[int], waited: float) -> str:
 
 
 def _watching(endpoint: Endpoint, members: Sequence[int], watch: Watch | None) -> Watch:
-    """What a wait for a segment calls periodically: raises PeerLost for a member, and what `watch` raises."""
+    """A check for periodic calls during a wait: raises PeerLost for a member, and the errors of `watch`."""
     def look(awaited: Iterable[int]) -> None:
         for other in members:
             if other != endpoint.rank:
@@ -123,7 +123,7 @@ def _fetch_segment(endpoint: Endpoint, owner: int, group_id: int, sizes: tuple[i
 
 
 def _await_owner(endpoint: Endpoint, sock: socket.socket, owner: int, watch: Watch, end: float) -> None:
-    """Until it sends. Raises TimeoutError, and what `watch` does."""
+    """Waits until the owner sends. Raises TimeoutError, and the errors of `watch`."""
     notice = Notice(lambda waited: _waits_for(endpoint, [owner], waited))
     poll = select.poll()
     poll.register(sock, select.POLLIN)

@@ -1,5 +1,5 @@
-"""Windows of the engine: memory of a group's ranks that each of them reads and writes by itself (rma.c), or that the others ask
-for by messages, which the engine serves (serve.c). See core/interface/backend.py.
+"""Windows of the engine: memory of a group's ranks with one-sided access: directly (rma.c), or by messages that the target's
+engine serves (serve.c). See core/interface/backend.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from arraycomm.core.arrays.types import DType, ReduceOp
 from arraycomm.core.base.errors import Aborted
 from arraycomm.core.group.arguments import nanoseconds
 
-_kept: set[Serving] = set()  # the engine uses their memory until the group is closed
+_kept: set[Serving] = set()  # kept alive: the engine uses their memory until the group is closed
 
 
 class _Window:
-    """The common part. handle: the engine's. Keeps the buffer alive."""
+    """Base class. handle: the engine's. Keeps the buffer alive."""
 
     def __init__(self, handle: Any, buffer: Buffer, error: Callable[[int], Exception]) -> None:
         self._handle, self._buffer, self._error = handle, buffer, error
@@ -31,17 +31,17 @@ class _Window:
 
     def _check(self, code: int) -> None:
         if code:
-            raise self._error(code)  # or what a signal handler raised
+            raise self._error(code)  # or the exception of a signal handler
 
 
 class Serving(_Window):
-    """Made by all ranks."""
+    """A window served by messages. Construction is collective."""
 
     direct: Literal[False] = False
 
     def __init__(self, group: Any, buffer: Buffer, error: Callable[[int], Exception],
                  inside: AbstractContextManager[object]) -> None:
-        """inside: a context in which the group stays, whichever thread closes it meanwhile."""
+        """inside: a context manager that delays the group's close() by another thread."""
         out = ffi.new("acomm_served **")
         code = lib.acomm_served_open(group, buffer.address, buffer.count, buffer.dtype, out)
         if code:
@@ -75,7 +75,7 @@ class Serving(_Window):
 
 
 class Exposed(_Window):
-    """Made by expose(), called by all ranks. Peers write to the memory until the end."""
+    """A window with direct access, made by expose(). Peers write to the memory until the group is closed."""
 
     direct: Literal[True] = True
 
@@ -119,7 +119,7 @@ class Exposed(_Window):
 
 
 def expose(group: Any, arenas: Any, buffer: Buffer, timeout: int, error: Callable[[int], Exception]) -> Exposed | None:
-    """None where not all ranks reach each other's memory."""
+    """A window with direct access; None if a rank cannot map a peer's memory. Collective."""
     out = ffi.new("acomm_rma **")
     code = lib.acomm_rma_open(group, arenas, buffer.address, buffer.nbytes, timeout, out)
     if code == lib.ACOMM_UNSUPPORTED:
