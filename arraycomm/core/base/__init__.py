@@ -1,1 +1,1 @@
-"""What every part of the core uses: errors, settings, the log, threads, calls of the kernel."""
+"""Basics for all parts of the core: errors, settings, the log, threads, system calls."""

@@ -1,5 +1,5 @@
-"""What all commands have in common: standard streams that can be used, however they were inherited, and an end as other programs
-have it when nobody reads their output any more.
+"""The common part of all commands: usable standard streams, however they were inherited, and the usual exit after SIGPIPE, when
+the reader of the output has gone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable
 
 from .typed import Any
 
-CLOSED = 128 + signal.SIGPIPE  # what a shell shows for `yes | head`
+CLOSED = 128 + signal.SIGPIPE  # the shell's exit status for `yes | head`
 
 
 def command(main: Callable[..., int | None]) -> Callable[..., int | None]:
-    """For a command's main(): CLOSED and no traceback where its stdout or stderr is a pipe whose reader has gone. What has
-    failed before stays what it was: its exit code, its traceback."""
+    """For a command's main(): CLOSED and no traceback where its stdout or stderr is a pipe whose reader has gone. An
+    earlier failure keeps its exit code and its traceback."""
 
     @functools.wraps(main)
     def run(*args: object, **options: object) -> int | None:
@@ -39,32 +39,32 @@ def _run(main: Callable[..., int | None], *args: object, **options: object) -> i
     try:
         code = main(*args, **options)
     except BrokenPipeError:
-        if not discard_unread():  # a connection of the program's own
+        if not discard_unread():  # the broken pipe was another connection of the program
             raise
         return CLOSED
     except BaseException as error:
-        if not _flush() and isinstance(error, SystemExit) and not error.code:  # argparse has shown its help
+        if not _flush() and isinstance(error, SystemExit) and not error.code:  # argparse has printed its help
             return CLOSED
         raise
     return code if _flush() or code else CLOSED
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
-    version = f"arraycomm {sys.modules['arraycomm'].__version__}"  # the package has been imported before this module of it
+    version = f"arraycomm {sys.modules['arraycomm'].__version__}"  # the package is imported before its modules
     parser.add_argument("--version", action="version", version=version, help="show the version of arraycomm and exit")
 
 
 def _open_closed() -> None:
-    """A program that was started with descriptor 0, 1 or 2 closed would have its next file or socket there, and write into it."""
+    """Opens /dev/null on closed descriptors 0, 1 and 2: otherwise the next file or socket would get that number."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free, so this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # open() takes the lowest free number, so this one
 
 
 class _Patient(io.FileIO):
-    """Waits until it has written all, also where the terminal or pipe does not block: who shares it may set it so at any time."""
+    """A raw stream that writes all data, also to a non-blocking terminal or pipe: a process that shares it may set O_NONBLOCK."""
 
     def write(self, data: Any) -> int:
         rest = memoryview(data).cast("B")
@@ -78,24 +78,24 @@ class _Patient(io.FileIO):
 
 
 def is_writable(descriptor: int, milliseconds: int | None = 0) -> bool:
-    """Whether PIPE_BUF bytes can be written without waiting, or an error be had; waits for that. None: as long as it takes."""
+    """Waits until a write of PIPE_BUF bytes would not block (or would fail); whether that came in time. None: no timeout."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(milliseconds))
 
 
 def is_patient(stream: Any) -> bool:
-    """Whether it is one of a command's own, which goes to the process's stdout or stderr."""
+    """Whether the stream is a command's own wrapper of stdout or stderr."""
     buffer = getattr(stream, "buffer", None)
     return isinstance(getattr(buffer, "raw", buffer), _Patient)
 
 
 def _patient(stream: Any, own: Any, descriptor: int) -> Any:
-    """The same stream over a _Patient, but for one that somebody has put in its place. None: its descriptor was closed."""
+    """The same stream over a _Patient, unless the program has replaced the stream. None: its descriptor was closed."""
     if stream is not own:
         return stream
     raw = _Patient(descriptor, "w", closefd=False)
-    if stream is None:  # what is told goes nowhere
+    if stream is None:  # the output is discarded
         return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="replace")
     stream.flush()
     buffer: Any = raw if isinstance(stream.buffer, io.RawIOBase) else io.BufferedWriter(raw)  # the first by `python -u`
@@ -104,7 +104,7 @@ def _patient(stream: Any, own: Any, descriptor: int) -> Any:
 
 
 def _flush() -> bool:
-    """Whether stdout took what Python held for it; not at exit, where Python would complain and end with a code of its own."""
+    """Flushes stdout; whether that succeeded. Done before exit, where Python would print an error and change the exit code."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -113,7 +113,7 @@ def _flush() -> bool:
 
 
 def discard_unread() -> bool:
-    """Whether the reader of stdout or stderr has gone. Then what Python still holds for it goes nowhere, and fails no more."""
+    """Whether the reader of stdout or stderr has gone. If so, discards buffered output, so that the flush at exit cannot fail."""
     closed = [stream for stream in (1, 2) if _unread(stream)]
     if closed:
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""Deadline: how long something may be waited for by a process that others suspend."""
+"""Deadline: a timeout that tolerates a suspended process."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _SLICE = 0.1  # s
-_AT_ONCE = 32  # ranks that share a machine's processors, or one interpreter, without much waiting for each other
+_AT_ONCE = 32  # ranks that can share a machine's CPUs, or one interpreter, without long delays
 
 
 def grown(seconds: float, ranks: int) -> float:
-    """How long to wait for one of so many ranks where `seconds` do for few: all may begin at once, and take turns."""
+    """The timeout for one of many ranks, where `seconds` is enough for few: all may start at once and share the CPUs."""
     return seconds * max(1.0, ranks / _AT_ONCE)
 
 
 class Deadline:
-    """Seconds in all, waited in slices. A suspended process or machine loses one slice at most, and not all that is left.
+    """A timeout in seconds, consumed in slices. If the process or machine is suspended, at most one slice is lost.
 
-    A clock alone would blame a peer that was suspended together with this process.
+    A plain clock would time out on a peer that was suspended together with this process.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -26,7 +26,7 @@ class Deadline:
 
     @contextmanager
     def slice(self, most: float = _SLICE) -> Iterator[float]:
-        """How many seconds may be waited inside; 0 when nothing is left. What is spent there is taken away."""
+        """Context: yields the seconds that may be waited inside (0: expired) and subtracts the time spent there."""
         seconds = max(min(self.left, most), 0.0)
         begin = time.monotonic()
         try:

@@ -18,11 +18,11 @@ _INNER, _OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5
 
 
 def _sha256() -> Callable[[bytes], Any]:
-    for name in ("_sha2", "_sha256"):  # of Python 3.12 and later, and of those before
+    for name in ("_sha2", "_sha256"):  # Python 3.12 and later; earlier versions
         try:
             return importlib.import_module(name).sha256  # type: ignore[no-any-return]
         except ImportError:
-            continue  # an interpreter may be built without
+            continue  # this interpreter may be built without it
     return importlib.import_module("hashlib").sha256  # type: ignore[no-any-return]
 
 

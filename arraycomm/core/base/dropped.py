@@ -1,4 +1,4 @@
-"""What remains to be done here when an operation has ended whose Work the program has dropped: a thread does it."""
+"""Completes an operation whose Work the program has dropped, in a thread."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .threads import Job
 
 
 def finish(operation: str, wait: Callable[[], object]) -> None:
-    """wait(), in a thread of its own. What goes wrong is logged. For a Work's __del__: in a garbage collection, too, in which
-    threading's locks may be held.
+    """Calls wait() in a new thread and logs errors. Safe in a Work's __del__ during garbage collection, when threading's
+    locks may be held.
 
-    Raises RuntimeError where no thread can be started.
+    Raises RuntimeError if no thread can be started.
     """
     if sys.is_finalizing():
         return
@@ -31,5 +31,5 @@ def _alone(operation: str, wait: Callable[[], object]) -> None:
     try:
         wait()
     except DistError as error:
-        if not isinstance(error, Aborted):  # of which every later call tells, and close() tells nobody
+        if not isinstance(error, Aborted):  # every later call raises it; after close() it is expected
             log().warning("%s, whose Work nobody kept: %s", operation, error)

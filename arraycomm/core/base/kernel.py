@@ -1,5 +1,5 @@
-"""Calls of the kernel that a Python built for an old glibc (conda's, many of uv's) does not have: memfd_create, pidfd_open,
-and the numbers of fcntl's seals."""
+"""System calls that a Python built for an old glibc (conda's, many of uv's) lacks: memfd_create, pidfd_open,
+and fcntl's constants of seals."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import os
 
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE = 1, 2, 4, 8
-SEALED = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL  # a peer that could shrink the file would kill this process with SIGBUS
-FORBIDDEN = (errno.EPERM, errno.ENOSYS, errno.EACCES)  # what calls fail with in containers, and where the kernel lacks them
+SEALED = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL  # if a peer could shrink the file, this process would get SIGBUS
+FORBIDDEN = (errno.EPERM, errno.ENOSYS, errno.EACCES)  # errors of system calls that a container forbids or the kernel lacks
 _MFD_CLOEXEC, _MFD_ALLOW_SEALING, _MFD_NOEXEC_SEAL = 1, 2, 8
 _MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
-_PIDFD_OPEN = 434  # on all machines
+_PIDFD_OPEN = 434  # on all architectures
 
 
 def memory_file(name: str, *, sealable: bool = False) -> int:
@@ -25,20 +25,20 @@ def memory_file(name: str, *, sealable: bool = False) -> int:
         except PermissionError as error:
             if error.errno != errno.EACCES:
                 raise
-            return _new_memory_file(name, flags | _MFD_NOEXEC_SEAL)  # what sysctl vm.memfd_noexec=2 asks for
+            return _new_memory_file(name, flags | _MFD_NOEXEC_SEAL)  # required by sysctl vm.memfd_noexec=2
     except OSError as error:
         raise _explained(error, "memfd_create", "3.17") from error
 
 
 def unnamed_file(name: str) -> int:
-    """The same for what need not be sealed: where the system forbids that, a file without a name, this user's alone."""
+    """As memory_file(), but if the system forbids it, an unlinked file that only this user can open. It cannot be sealed."""
     try:
         return memory_file(name, sealable=True)
     except OSError as error:
         if error.errno not in FORBIDDEN:
             raise
         for folder in ("/dev/shm", os.environ.get("TMPDIR") or "/tmp"):
-            with contextlib.suppress(OSError):  # the first reason tells more
+            with contextlib.suppress(OSError):  # report the first error, which is more useful
                 return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         raise
 
@@ -54,19 +54,19 @@ def process_descriptor(pid: int) -> int:
     try:
         return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else _call(_PIDFD_OPEN, pid, 0)
     except OSError as error:
-        if error.errno not in FORBIDDEN:  # as containers do whose filter is older than the call
+        if error.errno not in FORBIDDEN:  # a container's seccomp filter may be older than the call
             raise
         return _watched(pid)
 
 
 def _watched(pid: int) -> int:
-    """A pipe that a thread closes then. The process can still be waited for."""
+    """A pipe that a thread closes when the process ends. The process stays waitable."""
     import threading
 
     reader, writer = os.pipe()
 
     def watch() -> None:
-        with contextlib.suppress(ChildProcessError):  # it has been waited for
+        with contextlib.suppress(ChildProcessError):  # it has been reaped already
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         os.close(writer)
 
@@ -75,12 +75,12 @@ def _watched(pid: int) -> int:
 
 
 def advice(error: int | None, usual: str) -> str:
-    """What a user can do about a resource that the system did not give."""
+    """Advice for the user about a resource shortage."""
     return "a container's seccomp filter forbids what that takes" if error in FORBIDDEN else usual
 
 
 def _memfd_create() -> int:
-    """Raises OSError on machines whose number nobody has looked up."""
+    """memfd_create by syscall(). Raises OSError on architectures whose syscall number is not listed here."""
     machine = os.uname().machine
     if machine not in _MEMFD_CREATE:
         raise OSError(errno.EOPNOTSUPP, f"this Python has no os.memfd_create, whose number is known on {', '.join(_MEMFD_CREATE)}"
@@ -89,7 +89,7 @@ def _memfd_create() -> int:
 
 
 def _call(number: int, *arguments: int | bytes) -> int:
-    import ctypes  # not for those who have the functions
+    import ctypes  # lazy: not needed where Python has the functions
 
     libc = ctypes.CDLL(None, use_errno=True)
     result: int = libc.syscall(number, *arguments)

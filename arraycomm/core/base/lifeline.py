@@ -1,6 +1,6 @@
-"""A pipe whose end ends processes: when the one that started them (ranks, say) dies in any way, the kernel kills them.
+"""A pipe that ties ranks to their parent: when the parent dies in any way, the kernel kills the ranks.
 
-The parent alone holds the write end. Every rank holds a read end with O_ASYNC and F_SETSIG set to SIGKILL, so the
+Only the parent holds the write end. Every rank holds a read end with O_ASYNC and F_SETSIG set to SIGKILL, so the
 kernel sends that signal to the read end's owner, a process or a whole process group, as soon as the pipe has no writer.
 Rejected: PR_SET_PDEATHSIG fires when the parent's *thread* ends and spares the rank's own children; a watching thread
 in the rank needs the interpreter lock, which a rank may hold for minutes.
@@ -17,13 +17,13 @@ from .errors import ResourceError
 
 
 class Lifeline:
-    """Held by the parent. Closing it kills every rank that is tied to it."""
+    """The parent's write end. Closing it kills every tied rank."""
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe()
 
     def open_reader(self) -> int:
-        """A read end of its own: the owner and the signal belong to the open file, which duplicates would share.
+        """A separately opened read end: owner and signal belong to the open file description, which dup() would share.
 
         Raises ResourceError where /proc is not mounted.
         """
@@ -44,11 +44,11 @@ class Lifeline:
 
 
 def tie(reader: int, owner: int) -> None:
-    """Ties `owner` (a process id, or minus a process group's) to the life of the pipe behind `reader`."""
+    """Makes the kernel kill `owner` (a process id, or minus a process group's) when the write end of `reader`'s pipe closes."""
     fcntl.fcntl(reader, fcntl.F_SETOWN, owner)
     fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(reader, fcntl.F_SETFL, fcntl.fcntl(reader, fcntl.F_GETFL) | os.O_ASYNC)
-    # The kernel tells of the event only: a parent that died before this moment has to be seen by looking.
+    # The kernel signals the event only: a parent that died before this moment is detected by polling once.
     look = select.poll()
     look.register(reader, 0)
     if any(event & select.POLLHUP for _, event in look.poll(0)):

@@ -1,4 +1,4 @@
-"""The package's logger, loaded when there is something to say: `logging` takes as long to load as all of init()."""
+"""The package's logger, loaded for the first message: importing `logging` takes as long as all of init()."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WARNING = 30  # logging.WARNING
 
 
 class _Stderr:
-    """What is left to say things with where no module can be loaded any more: descriptors are out, say."""
+    """A fallback logger for when no module can be imported, for example because descriptors have run out."""
 
     def warning(self, text: str, *arguments: object) -> None:
         print(text % arguments, file=sys.stderr)
@@ -22,7 +22,7 @@ class _Stderr:
     error = critical = warning
 
     def info(self, text: str, *arguments: object) -> None:
-        """As `logging` does without a configuration: nothing below a warning."""
+        """No output below a warning, as `logging` without a configuration."""
 
     debug = info
 

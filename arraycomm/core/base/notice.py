@@ -1,4 +1,4 @@
-"""Waiting says for whom: after ARRAYCOMM_WAIT_NOTICE seconds, and then whenever six times as long has passed."""
+"""Notices about a long wait and its missing ranks: after ARRAYCOMM_WAIT_NOTICE seconds, then at six times that, and so on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AGAIN = 6  # as TELL_AGAIN of the engine's wait.c
 
 
 def patience() -> float:
-    """Seconds until the first notice; 0: never. What cannot be read is refused by init(), where the others are told."""
+    """Seconds until the first notice; 0: never. init() raises for an invalid value, because it can notify the other ranks."""
     try:
         return settings.get_number("ARRAYCOMM_WAIT_NOTICE")
     except ValueError:
@@ -21,18 +21,18 @@ def patience() -> float:
 
 
 class Notice:
-    """Of one wait. text: what to say after so many seconds; "" for nothing, where another rank says it."""
+    """The notices of one wait. text: the message after a number of seconds; "": none, because another rank logs it."""
 
     def __init__(self, text: Callable[[float], str]) -> None:
         self._text, self._begun, self._patience = text, time.monotonic(), patience()
         self._next = self._begun + self._patience if self._patience else math.inf
 
     def left(self) -> float:
-        """Seconds until it is due, at least a few milliseconds."""
+        """Seconds until the next notice, at least a few milliseconds."""
         return max(self._next - time.monotonic(), 0.005)
 
     def tell(self) -> None:
-        """Says it if it is due."""
+        """Logs the notice if it is due."""
         now = time.monotonic()
         if now < self._next:
             return

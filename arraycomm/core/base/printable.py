@@ -1,4 +1,4 @@
-"""Text that others wrote, as it may stand in an error, a log or on a terminal."""
+"""Escapes text from other processes for errors, logs and terminals."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from .digest import sha256
 
-_SHOWN = 8  # ranks that a name lists
+_SHOWN = 8  # maximum number of ranks in a name
 
 
 def printable(text: str | bytes) -> str:
-    """Without control characters, line ends among them, which are escaped as Python writes them: text from the wire may hold what
-    changes a terminal, or what looks like a line of somebody else. Bytes that are no UTF-8 are escaped, too.
+    """Escapes control characters, including line ends, as Python does: text from the network may contain terminal control
+    sequences or forged log lines. Bytes that are not UTF-8 are escaped too.
     """
     whole = text if isinstance(text, str) else text.decode(errors="backslashreplace")
     if whole.isprintable():
@@ -20,7 +20,7 @@ def printable(text: str | bytes) -> str:
 
 
 def numbered(ranks: Sequence[int]) -> str:
-    """A list of ranks as it may stand in a name: short, and of no other list."""
+    """A short text for a list of ranks, for use in names: different lists give different texts."""
     if len(ranks) <= _SHOWN:
         return ",".join(map(str, ranks))
     return f"{ranks[0]}..{ranks[-1]}:{sha256(','.join(map(str, ranks)).encode()).hexdigest()[:16]}"

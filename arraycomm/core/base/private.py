@@ -1,4 +1,4 @@
-"""Directories that only this user can enter: where ranks on one host meet."""
+"""Private directories of this user (mode 0700), for sockets and rendezvous files of one host."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .errors import DistNetworkError
 
 
 def private_directories(environ: Mapping[str, str] | None = None, *, longest: int = 4096) -> Iterator[str]:
-    """arraycomm-UID in $XDG_RUNTIME_DIR, in $TMPDIR, in /tmp, and in /dev/shm; made with mode 0700. Only those that can be used,
-    as a trial shows: the file system may be full or read-only, and another user may have taken the name.
+    """arraycomm-UID in $XDG_RUNTIME_DIR, in $TMPDIR, in /tmp, and in /dev/shm; made with mode 0700. Each is tested
+    for use: the file system may be full or read-only, and another user may own the name.
 
-    longest: bytes that its path may have (a Unix socket's is limited).
+    longest: maximum length of the path in bytes (a Unix socket's is limited).
     """
     env = os.environ if environ is None else environ
     for base in dict.fromkeys((env.get("XDG_RUNTIME_DIR", ""), env.get("TMPDIR", ""), "/tmp", "/dev/shm")):
@@ -29,7 +29,7 @@ def private_directories(environ: Mapping[str, str] | None = None, *, longest: in
 
 
 def private_directory(environ: Mapping[str, str] | None = None) -> str:
-    """The first of them. Raises DistNetworkError where there is none."""
+    """The first of private_directories(). Raises DistNetworkError if there is none."""
     for directory in private_directories(environ):
         return directory
     raise DistNetworkError(f"the ranks of this host cannot meet: user {os.geteuid()} can make a private directory in none of "
@@ -38,13 +38,13 @@ def private_directory(environ: Mapping[str, str] | None = None) -> str:
 
 
 def _make(directory: str) -> None:
-    """Raises OSError where it is none of this user's."""
+    """Makes the directory. Raises OSError if it exists and belongs to another user."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o700)
-    status = os.lstat(directory)  # a symbolic link is somebody else's trick
+    status = os.lstat(directory)  # lstat: a symbolic link may be an attack by another user
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError
-    if status.st_mode & 0o777 != 0o700:  # made under another umask, or opened to others
+    if status.st_mode & 0o777 != 0o700:  # made under another umask, or its mode was changed
         os.chmod(directory, 0o700)
 
 

@@ -15,9 +15,9 @@ from .record import Record
 
 OWN = "each its own"
 _SHORTEST, _LONGEST = 0.001, 1e6  # seconds
-EQUAL = "equal; compared when a world is opened"  # ranks that differ would wait for each other for ever, or misread each other
+EQUAL = "equal; compared when a world is opened"  # with different values ranks would deadlock or misread messages
 MECHANISMS = ("exchange", "share", "ahead", "partners", "probe")  # what ARRAYCOMM_WITHOUT names; as the engine's acomm_without
-CONNECTIONS = 64  # of a pair of ranks, at most; as the engine's
+CONNECTIONS = 64  # maximum per pair of ranks; as the engine's
 
 
 class Setting(Record):
@@ -25,7 +25,7 @@ class Setting(Record):
     default: str
     help: str
     fallbacks: tuple[str, ...] = ()
-    ranks: str = OWN  # what ranks may say
+    ranks: str = OWN  # whether ranks may have different values
     least: float = 0  # of a number, and
     most: float = math.inf
     flag: bool = False
@@ -93,12 +93,12 @@ TABLE: dict[str, Setting] = {
 
 
 _PREFIX = "ARRAYCOMM_"
-_OTHERS = ("BUILD_", "TEST_")  # after it: of who builds, and of our tests
+_OTHERS = ("BUILD_", "TEST_")  # prefixes of variables for builds and for our tests
 _told: set[str] = set()
 
 
 def check() -> None:
-    """Reads every number and every switch that is set, before a world is opened, whether it is needed there or not.
+    """Validates every number and switch that is set, before a world is opened, whether init() needs it or not.
 
     Raises ValueError that names the variable.
     """
@@ -107,7 +107,7 @@ def check() -> None:
 
 
 def wrong() -> Iterator[str]:
-    """Why they cannot be read, of those that cannot."""
+    """Error texts of the settings with invalid values."""
     for name in os.environ:
         row = TABLE.get(name) if name.startswith(_PREFIX) else None
         try:
@@ -122,13 +122,13 @@ def wrong() -> Iterator[str]:
 
 
 def unknown(told: set[str] = _told) -> dict[str, str]:
-    """Variables that look like ours and are in no table: most are mistyped. With the setting that each resembles, or "". Each is
-    given once, and is in `told` then."""
+    """Variables with our prefix that are in no table, mostly misspelt, each with the most similar setting or "". Each is
+    returned once and then added to `told`."""
     names = [name for name in os.environ if name.startswith(_PREFIX) and name not in TABLE and name not in told]
     names = [name for name in names if not name.removeprefix(_PREFIX).startswith(_OTHERS)]
     if not names:
         return {}
-    from difflib import get_close_matches  # for them alone
+    from difflib import get_close_matches  # lazy: only needed here
 
     told.update(names)
     return {name: "".join(get_close_matches(name, TABLE, 1)) for name in names}
@@ -139,7 +139,7 @@ def get(name: str, environ: Mapping[str, str] | None = None) -> str:
     row = TABLE[name]
     env = os.environ if environ is None else environ
     for variable in (name, *row.fallbacks):
-        if variable in env:  # get() would raise and catch where it is not set, as most are
+        if variable in env:  # faster than get(), which raises and catches KeyError for an unset variable
             value = env[variable]
             if value != "":
                 return value
@@ -147,7 +147,7 @@ def get(name: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def get_transport() -> str:
-    """Raises ValueError where it is none."""
+    """ARRAYCOMM_TRANSPORT. Raises ValueError for an unknown value."""
     transport = get("ARRAYCOMM_TRANSPORT")
     if transport not in ("auto", "shm", "tcp"):
         raise ValueError(f"ARRAYCOMM_TRANSPORT must be shm, tcp or auto, got {transport!r}")
@@ -169,7 +169,7 @@ def get_number(name: str) -> float:
 
 
 def get_integer(name: str) -> int:
-    """The same for one that is a whole number."""
+    """As get_number(), for an integer."""
     return int(_within(TABLE[name], "a whole number", int, get(name)))
 
 
@@ -178,7 +178,7 @@ def _within(row: Setting, what: str, read: Callable[[str], float], text: str) ->
         value = read(text)
     except ValueError:
         value = math.nan
-    if row.least <= value <= row.most:  # not nan
+    if row.least <= value <= row.most:  # false for nan
         return value
     last = f" to {row.most:.12g}" if row.most < math.inf else " on"
     raise ValueError(f"{row.name} must be {what} from {row.least:g}{last}, got {text!r}")

@@ -1,4 +1,4 @@
-"""Shared libraries that are found and bound at run time: libcudart, libnccl, libmpi."""
+"""Finds and binds shared libraries at run time: libcudart, libnccl, libmpi."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .typed import Any
 
 
 def loaded(*names: str) -> list[str]:
-    """Libraries that this process has mapped whose files' names begin so: those of torch, CuPy, JAX or mpi4py, say. None are
-    known where /proc is not mounted."""
+    """Mapped libraries of this process with this file name prefix, for example those of torch, CuPy, JAX or mpi4py. Empty if
+    /proc is not mounted."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             paths = dict.fromkeys(line.rstrip("\n").partition("/")[2] for line in maps)
@@ -23,7 +23,7 @@ def loaded(*names: str) -> list[str]:
 
 
 def packaged(*paths: str) -> Iterator[str]:
-    """Those of the files that NVIDIA's packages have in this environment; paths: below their common folder."""
+    """Files of NVIDIA's packages in this environment; paths: relative to their common folder."""
     found = importlib.util.find_spec("nvidia")
     for root in (found.submodule_search_locations or ()) if found else ():
         for path in paths:
@@ -32,9 +32,9 @@ def packaged(*paths: str) -> Iterator[str]:
 
 
 def bind(declarations: str, variable: str, guesses: Iterable[str], missing: str, install: str) -> tuple[Any, Any, str]:
-    """cffi's FFI and library, and where it was found: where the setting `variable` says, or else the first of the guesses
-    that can be loaded. DistBackendError: `missing`, why, and how to `install` it."""
-    from cffi import FFI  # takes 30 ms with its parser
+    """cffi's FFI, the library and its path: the value of the setting `variable`, else the first loadable guess. Raises
+    DistBackendError with `missing`, the cause, and how to `install` it."""
+    from cffi import FFI  # lazy: the import takes 30 ms
 
     ffi, failures = FFI(), []
     ffi.cdef(declarations)

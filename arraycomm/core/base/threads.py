@@ -1,4 +1,4 @@
-"""Starting threads, which can fail, and ending those that run other people's code before the interpreter goes."""
+"""Starts threads, and at exit waits for those that run foreign code before the interpreter is finalised."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from .errors import ResourceError
 from .log import log
 
-_PATIENCE = 10.0  # s that the end of the process waits without a word
+_PATIENCE = 10.0  # s that the exit handler waits before it logs a notice
 
 
 def start(thread: threading.Thread) -> None:
-    """Raises ResourceError where the process may not have one more."""
+    """Starts the thread. Raises ResourceError if the process may not have another thread."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -26,10 +26,10 @@ def start(thread: threading.Thread) -> None:
 
 
 class Job:
-    """What a thread is to run once, and the end of the process waits for: a thread that Python ends inside of C++, as in a
-    callback of torch's futures, ends the process by SIGABRT.
+    """A function that a thread runs once, and that the exit handler waits for: if Python ends a thread inside C++, as in a
+    callback of torch's futures, the process dies by SIGABRT.
 
-    Without locks of threading, so that it may be made in a garbage collection.
+    It uses no locks of threading, so it can be made during garbage collection.
     """
 
     def __init__(self, run: Callable[[], object]) -> None:
@@ -46,13 +46,13 @@ class Job:
             self.drop()
 
     def drop(self) -> None:
-        """It has been run, or will not be."""
-        with contextlib.suppress(ValueError):  # in a child that its thread has forked
+        """Called when the job has been run or will not be run."""
+        with contextlib.suppress(ValueError):  # in a child forked by the job's thread
             _jobs.remove(self)
         self._running.release()
 
     def wait(self, seconds: float = -1) -> bool:
-        """Whether it has ended within this time; -1: however long that takes."""
+        """Whether the job has ended within this timeout; -1: no timeout."""
         if self.thread == _thread.get_ident():
             return True
         ended = self._running.acquire(timeout=seconds)
@@ -65,7 +65,7 @@ _jobs: deque[Job] = deque()
 
 
 def finish() -> None:
-    """Waits for the jobs of other threads that there are now."""
+    """Waits for the current jobs of other threads."""
     for job in list(_jobs):
         if not job.wait(_PATIENCE):
             log().warning("waiting for thread %#x of arraycomm: a callback of a future, or an operation whose result is still to "
@@ -73,5 +73,5 @@ def finish() -> None:
             job.wait()
 
 
-atexit.register(finish)  # before the endpoints', which end what is under way: it runs behind them
-os.register_at_fork(after_in_child=_jobs.clear)  # a child made by fork has none of the threads
+atexit.register(finish)  # registered before the endpoints' handlers, so it runs after them: they end pending operations
+os.register_at_fork(after_in_child=_jobs.clear)  # a forked child has none of the threads

@@ -1,7 +1,7 @@
-"""Names for annotations, which nobody evaluates. For what `import arraycomm` and init() load: typing itself takes longer to
-load than this package."""
+"""Names for annotations, which are never evaluated. For modules that `import arraycomm` and init() load: typing itself takes
+longer to load than this package."""
 
-TYPE_CHECKING = False  # type checkers know it by its name, here and where it is imported
+TYPE_CHECKING = False  # type checkers treat this name as True
 if TYPE_CHECKING:
     from typing import Any as Any
     from typing import Literal as Literal

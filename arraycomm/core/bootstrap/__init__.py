@@ -1,1 +1,1 @@
-"""How processes become ranks: environments of launchers, stores, addresses, authentication."""
+"""Bootstrap and rendezvous: launchers' environments, stores, addresses, authentication."""

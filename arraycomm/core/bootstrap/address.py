@@ -1,4 +1,4 @@
-"""Addresses of this machine: which one peers can reach, and listening on it and on no other."""
+"""Addresses of this machine: selects the one that peers can reach, and listens on it only."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..base.typed import Any
 
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915  # linux/sockios.h
 _IFF_UP = 1
-MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address written as one of IPv6
+MAPPED = bytes(10) + b"\xff\xff"  # prefix of an IPv4-mapped IPv6 address
 _LOOPBACK6 = bytes(15) + b"\x01"
 _LOOPBACKS = (("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6))
-_LINK_SCOPE = "20"  # /proc/net/if_inet6: addresses that mean nothing without an interface name
+_LINK_SCOPE = "20"  # /proc/net/if_inet6: link-local addresses, which need an interface name
 _BACKLOG = 1024  # a thousand ranks may connect at once; the kernel lowers it to net.core.somaxconn
-# Addresses reserved for documentation (RFC 5737, RFC 3849): nobody is there, but the way there is the default route.
+# Addresses reserved for documentation (RFC 5737, RFC 3849): nothing answers there, but the route is the default route.
 _SOMEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 
@@ -41,7 +41,7 @@ def interfaces() -> list[Interface]:
             try:
                 flags = struct.unpack("16xH", fcntl.ioctl(sock, _SIOCGIFFLAGS, request)[:18])[0]
             except OSError:
-                continue  # gone since it was listed
+                continue  # removed since it was listed
             if not flags & _IFF_UP:
                 continue
             try:
@@ -64,7 +64,7 @@ def _ipv6_addresses() -> list[tuple[str, str]]:
 
 
 def select(pattern: str, among: list[Interface]) -> list[Interface]:
-    """The interfaces that a pattern names, in its order: prefixes `eth,ib0`, exact `=eth0,eth1`, all but `^docker,lo`.
+    """The interfaces that match a pattern, in its order: prefixes `eth,ib0`, exact `=eth0,eth1`, all but `^docker,lo`.
 
     `^=` excludes exact names. This is NCCL_SOCKET_IFNAME's grammar. Raises DistNetworkError when nothing is left.
     """
@@ -91,7 +91,7 @@ def select(pattern: str, among: list[Interface]) -> list[Interface]:
 def resolve(host: str, port: int = 0) -> list[tuple[socket.AddressFamily, str]]:
     """The addresses of a host, in the resolver's order. Raises DistNetworkError naming the host."""
     with contextlib.suppress(ValueError):
-        packed(host)  # a number needs no resolver, whose codec for international names takes longer to load than all else
+        packed(host)  # a numeric address needs no resolver, whose idna codec is slow to load
         return [(socket.AF_INET6 if ":" in host else socket.AF_INET, host)]
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -102,7 +102,7 @@ def resolve(host: str, port: int = 0) -> list[tuple[socket.AddressFamily, str]]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a numeric address never leaves this machine."""
+    """Whether a numeric address is of the loopback interface."""
     raw = packed(address)
     if raw.startswith(MAPPED):
         raw = raw[len(MAPPED):]
@@ -110,14 +110,14 @@ def is_loopback(address: str) -> bool:
 
 
 def loopback_address() -> str:
-    """Where the ranks of one host meet: 127.0.0.1, or ::1 on a host that has only that."""
+    """The loopback address: 127.0.0.1, or ::1 on a host that has only that."""
     for address, family in _LOOPBACKS:
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as sock:
                 sock.bind((address, 0))
                 return address
         except OSError:
-            continue  # listen() says what is wrong where there is neither
+            continue  # if there is neither, listen() raises
     return _LOOPBACKS[0][0]
 
 
@@ -131,7 +131,7 @@ def packed(address: str) -> bytes:
 
 
 def means_loopback(host: str) -> bool:
-    """Whether somebody who writes this host means "this machine", as opposed to a name that resolves to 127.0.1.1."""
+    """Whether this host name stands for the loopback interface, unlike a host's own name that resolves to 127.0.1.1."""
     if host.lower() == "localhost" or host.lower().startswith(("localhost.", "ip6-localhost")):
         return True
     try:
@@ -141,7 +141,7 @@ def means_loopback(host: str) -> bool:
 
 
 def routing_address(host: str, port: int) -> str:
-    """The local address from which packets to a host leave. Nothing is sent. Raises DistNetworkError."""
+    """The local source address of packets to a host. Nothing is sent. Raises DistNetworkError."""
     reasons = []
     for family, address in resolve(host, port):
         try:
@@ -159,20 +159,20 @@ def _source_address(family: socket.AddressFamily, address: str, port: int) -> st
 
 
 def numeric(address: str, port: int) -> Any:
-    """What connect() and bind() take, of a numeric address; given as a pair, they leave the interface of fe80::1%eth0 out."""
-    # as bytes, or the codec for international names is loaded, from the disk
+    """A numeric address for connect() and bind(), with the scope id: a plain pair would lose that of fe80::1%eth0."""
+    # as bytes: text would load the idna codec
     return socket.getaddrinfo(address.encode(), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4]
 
 
 def own_address(sock: socket.socket) -> str:
-    """A socket's address, with the interface's name where that belongs to it: fe80::1%eth0. Python leaves it away."""
+    """A socket's address, including the scope of a link-local one (fe80::1%eth0), which Python omits."""
     address, _, *more = sock.getsockname()
     scope = more[1] if more else 0
     return f"{address}%{socket.if_indextoname(scope)}" if scope and "%" not in address else str(address)
 
 
 def from_here(address: str, mine: str) -> str:
-    """A peer's address, as this host calls it: the name of an interface is each host's own, and `mine` is on the same link."""
+    """A peer's address with this host's scope id: interface names are local to a host, and `mine` is on the same link."""
     plain, named, _ = address.partition("%")
     scope = mine.partition("%")[2]
     return f"{plain}%{scope}" if named and scope else address
@@ -192,9 +192,9 @@ def outside_address() -> str:
 
 
 def select_addresses(like: str = "") -> list[str]:
-    """The addresses that ARRAYCOMM_SOCKET_IFNAME names, empty where it is not set. Raises DistNetworkError.
+    """The addresses selected by ARRAYCOMM_SOCKET_IFNAME, empty if it is not set. Raises DistNetworkError.
 
-    All of one family, that of the address `like` where there is a choice, otherwise IPv4: peers need a common one.
+    All of one family, because peers need a common one: that of the address `like` if possible, otherwise IPv4.
     """
     pattern = settings.get("ARRAYCOMM_SOCKET_IFNAME")
     if not pattern:
@@ -205,10 +205,10 @@ def select_addresses(like: str = "") -> list[str]:
 
 
 def publish_addresses(store_host: str, store_port: int) -> list[str]:
-    """The addresses under which this rank's peers reach it, one per interface to use.
+    """The addresses that this rank publishes to its peers, one per interface to use.
 
-    What ARRAYCOMM_SOCKET_IFNAME names; else the address that routes to the store: loopback when the store is there.
-    Where a hostname resolves to 127.0.1.1 on its own machine, the default route's address is the one.
+    Those of ARRAYCOMM_SOCKET_IFNAME; else the source address of the route to the store, which may be loopback.
+    If the hostname resolves to 127.0.1.1 on its own machine, the default route's address.
     Raises DistNetworkError.
     """
     route = routing_address(store_host, store_port)
@@ -218,18 +218,18 @@ def publish_addresses(store_host: str, store_port: int) -> list[str]:
 
 
 def listen_addresses(host: str) -> list[str]:
-    """Where the server of a store at `host` has to listen: what its clients resolve, and nothing else."""
+    """Listen addresses for a store server at `host`: only those that its clients resolve."""
     addresses = [address for _, address in resolve(host)]
     if not means_loopback(host) and all(is_loopback(address) for address in addresses):
-        # Debian's 127.0.1.1: only this machine resolves its name so, the other hosts come to the real address.
+        # Debian's 127.0.1.1: only this machine resolves its name so; other hosts connect to the real address.
         addresses.append(outside_address())
     return addresses
 
 
 def listen(address: str, port: int = 0) -> socket.socket:
-    """A socket that listens on one numeric address. Port 0: any free one, from ARRAYCOMM_PORT_RANGE where that is set.
+    """A socket that listens on one numeric address. Port 0: a free port, within ARRAYCOMM_PORT_RANGE if that is set.
 
-    Raises DistNetworkError naming address and remedy.
+    Raises DistNetworkError with the address and a remedy.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     if port == 0:
@@ -244,7 +244,7 @@ def listen(address: str, port: int = 0) -> socket.socket:
 def bind_in_range(address: str, family: socket.AddressFamily) -> socket.socket:
     """Listens on a free port of ARRAYCOMM_PORT_RANGE, or on any where that is not set. Raises DistNetworkError."""
     ports = port_range()
-    start = os.getpid() % len(ports)  # so that ranks starting together do not all try the same ports first
+    start = os.getpid() % len(ports)  # spreads ranks that start together over the ports
     for port in [*ports[start:], *ports[:start]]:
         try:
             return _listen(family, address, port)

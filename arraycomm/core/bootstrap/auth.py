@@ -1,4 +1,4 @@
-"""Sockets, authenticated: the handshake of handshake.py on a connected socket, and the thread that accepts."""
+"""Authenticated sockets: the handshake of handshake.py on a connected socket, and the acceptor thread."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["Acceptor", "Hello", "Purpose", "check_user", "client_handshake", "co
 
 SECONDS = 2.0  # for a whole handshake
 MAX_HALF_OPEN = 64
-_LOG_EVERY = 60.0  # s between two complaints about strangers
+_LOG_EVERY = 60.0  # s: rate limit of log messages about unauthenticated connections
 _RETRY_ACCEPT = 0.1  # s without accepting after descriptors ran out
-_SHORTAGE = 2.0  # s without descriptors after which the owner is told
+_SHORTAGE = 2.0  # s without descriptors after which the owner is notified
 _OUT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
-_RETRY_DROPPED = 0.05  # s before a busy server is asked again
+_RETRY_DROPPED = 0.05  # s before a retry to a busy server
 
 _CAUSES = ("it is not a rank of an arraycomm job of this version, runs as another user without a common secret, or is "
            "stopped, too busy or out of descriptors; check address and port, and what it printed")
@@ -44,19 +44,19 @@ class HandshakeBroken(AuthFailed):
 def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *, deadline: float = SECONDS,
                      remaining: Deadline | None = None) -> None:
     """Proves this rank to the server on a connected, blocking socket, and the server to this rank, within `deadline` seconds.
-    remaining: what is left of them, where this is not the first try.
+    remaining: the rest of these seconds, in a retry.
 
     Raises AuthFailed that says why and what to do; the caller closes the socket.
     """
     unix = sock.family == socket.AF_UNIX
     if unix:
-        check_user(sock, secret)  # somebody else's process is not even given a proof
+        check_user(sock, secret)  # another user's process must not get a proof
     transcript = hello.encode() + os.urandom(NONCE_BYTES)
-    peer = _peer(sock)  # a connection that was reset does not tell the peer any more
+    peer = _peer(sock)  # before the exchange: after a reset getpeername() fails
     remaining = remaining or Deadline(deadline)
     try:
         called = where(sock.getpeername())
-        sock.sendall(transcript)  # which an empty buffer holds
+        sock.sendall(transcript)  # fits into the empty send buffer
         transcript += _receive(sock, NONCE_BYTES, remaining)
         proof = tag(secret, bound(b"client", hello.purpose, called), transcript)
         sock.sendall(proof)
@@ -67,7 +67,7 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
     signed = same(verdict[1:], tag(secret, bound(b"server", hello.purpose, called), transcript + proof + verdict[:1]))
     if verdict[0] == Status.ADMITTED and signed:
         if not unix:
-            check_user(sock, secret)  # not before: a connection that is not accepted yet has no user
+            check_user(sock, secret)  # only now: before accept() the peer's user is unknown
         return
     if verdict[0] not in tuple(Status):
         raise AuthFailed(f"{peer} answered something else than a rank does: {_CAUSES}")
@@ -76,8 +76,8 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
 
 
 def _receive(sock: socket.socket, size: int, remaining: Deadline) -> bytes:
-    """Raises TimeoutError when nothing of `remaining` is left, ConnectionError when the peer has closed. Leaves a timeout on
-    the socket."""
+    """Raises TimeoutError when `remaining` has expired, ConnectionError if the peer has closed. The socket keeps a
+    timeout."""
     data = b""
     while len(data) < size:
         try:
@@ -85,7 +85,7 @@ def _receive(sock: socket.socket, size: int, remaining: Deadline) -> bytes:
                 sock.settimeout(seconds)
                 chunk = sock.recv(size - len(data))
         except TimeoutError:
-            continue  # until a look at what has come, with nothing left: this process may have been stopped in its last slice
+            continue  # poll once more after expiry: this process may have been stopped during its last slice
         except BlockingIOError:
             raise TimeoutError from None
         if not chunk:
@@ -95,7 +95,7 @@ def _receive(sock: socket.socket, size: int, remaining: Deadline) -> bytes:
 
 
 def _has_left(sock: socket.socket) -> bool:
-    """Whether the other side of a socket that does not block has given up: it will call again, and must not be there twice."""
+    """Whether the client of a non-blocking socket has closed it: it will reconnect, and must not be counted twice."""
     try:
         return not sock.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
@@ -112,12 +112,12 @@ def _broken(peer: str, seconds: float, error: OSError) -> HandshakeBroken:
 
 def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, deadline: float,
             source: str | None = None) -> socket.socket:
-    """A connected, authenticated TCP socket (blocking, no delay). A refused or unreachable address is not asked again.
+    """A connected, authenticated TCP socket (blocking, no delay). A refused or unreachable address is not retried.
 
     `source`: the local address, and so the interface, to connect from.
 
-    Raises OSError when nobody is reached, AuthFailed when the other side is not ours. Somebody who is merely too busy
-    to answer (its table of half-open connections was full) is asked again until `deadline` seconds have passed.
+    Raises OSError if the address is unreachable, AuthFailed if authentication fails. A server that is too busy to answer
+    (its table of half-open connections is full) is retried until `deadline` seconds have passed.
     """
     def reach(remaining: Deadline) -> socket.socket:
         sock = connect_tcp(address, port, remaining, source)
@@ -132,12 +132,12 @@ def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, dead
 
 
 def persist(reach: Callable[[Deadline], socket.socket], secret: bytes | None, hello: Hello, *, deadline: float) -> socket.socket:
-    """What reach() has connected, authenticated. Where the other side gives no verdict it is tried again, as connect() says."""
+    """Connects by reach() and authenticates. Retries if the server ends the handshake without a result, see connect()."""
     remaining = Deadline(deadline)
     while True:
         sock = reach(remaining)
         try:
-            # Longer than a server waits for strangers: a peer may be stopped for a moment, or have no processor.
+            # Longer than a server waits for a handshake: a peer may be stopped for a moment, or wait for a CPU.
             client_handshake(sock, secret, hello, deadline=deadline, remaining=remaining)
             return sock
         except HandshakeBroken:
@@ -168,7 +168,7 @@ def check_user(sock: socket.socket, secret: bytes | None) -> None:
 
 
 def _loopback_user(sock: socket.socket) -> int | None:
-    from . import loopback  # here: for jobs without a secret alone
+    from . import loopback  # lazy: only for jobs without a secret
 
     try:
         return loopback.user(sock)
@@ -177,8 +177,8 @@ def _loopback_user(sock: socket.socket) -> int | None:
 
 
 def where(name: Any) -> bytes:
-    """The server's end of a connection, equal on both sides: from getpeername() of the client's socket, getsockname() of the
-    server's. An interface's name behind a link-local address is each host's own."""
+    """The server's address of a connection, equal on both sides: getpeername() on the client, getsockname() on the server.
+    Without the scope of a link-local address, which differs between hosts."""
     if not isinstance(name, tuple):
         return os.fsencode(name)
     return f"{name[0].partition('%')[0].removeprefix('::ffff:')} port {name[1]}".encode()
@@ -199,15 +199,15 @@ class _HalfOpen(Record):
 
 class Gate(Protocol):
     def offer(self, sock: socket.socket) -> None:
-        """Owns the socket from here on, or raises AuthFailed for one that it does not want."""
+        """Takes ownership of the socket, or raises AuthFailed to reject it."""
 
     def fileno(self) -> int: ...
     def tell(self) -> None:
-        """In the acceptor's thread, when the descriptor can be read."""
+        """Called in the acceptor's thread when the descriptor is readable."""
 
 
 class Acceptor:
-    """Serves listening sockets from one daemon thread and hands every admitted connection to `callback(sock, hello)`.
+    """Accepts on listening sockets in a daemon thread and passes every authenticated connection to `callback(sock, hello)`.
 
     The callback runs in that thread, must not block, and owns the socket (blocking; TCP without delay); if it raises,
     that is logged and the socket closed. Strangers cost at most 64 descriptors, and as many on Unix sockets, for 2 s each (in a
@@ -226,7 +226,7 @@ class Acceptor:
         self._listeners, self._secret, self._job = list(listeners), secret, job
         self._callback, self._check, self._on_shortage, self._gate = callback, check, on_shortage, gate
         self._short_since = self._short_last = 0.0
-        self._half_open: dict[socket.socket, _HalfOpen] = {}  # oldest first, so the first to expire is the first
+        self._half_open: dict[socket.socket, _HalfOpen] = {}  # oldest first, in the order of expiry
         self._selector = selectors.DefaultSelector()
         self._paused_until = 0.0
         self._complaints, self._next_complaint = 0, 0.0
@@ -251,7 +251,7 @@ class Acceptor:
         if self._closed:
             return
         self._closed = True
-        if self._pid == os.getpid():  # in a forked child there is no thread, only copies of the descriptors
+        if self._pid == os.getpid():  # a forked child has no thread, only copies of the descriptors
             os.eventfd_write(self._wake, 1)
             if self._thread.is_alive() and self._thread is not threading.current_thread():
                 self._thread.join()
@@ -301,27 +301,27 @@ class Acceptor:
             return
         self._half_open[sock] = _HalfOpen(handshake, time.monotonic() + self._seconds)
         self._make_room(sock.family)
-        self._progress(sock)  # mostly it has spoken already
+        self._progress(sock)  # in most cases data has arrived already
 
     def _make_room(self, family: int) -> None:
-        """Strangers on TCP take no place from this user's processes, which call on Unix sockets; nor, who says nothing, from who
-        has said what it wants."""
+        """Evicts a half-open connection. TCP and Unix sockets have separate limits, so that other users cannot block this user's
+        processes. Silent connections are evicted before those that have sent a Hello."""
         alike = [sock for sock in self._half_open if sock.family == family]
         if len(alike) > self._room:
             silent = [sock for sock in alike[:-1] if self._half_open[sock].handshake.silent]
             self._drop((silent or alike)[0], f"more than {self._room} connections had not said who they are")
 
     def _pause(self, error: OSError) -> None:
-        """A level-triggered listener that cannot be accepted from would keep this thread spinning."""
+        """Stops polling the listeners for a while: without descriptors, a level-triggered poll would busy-loop."""
         if self._paused_until:
-            return  # by another listener in the same round
+            return  # already paused by another listener in this round
         for sock in list(self._half_open):
             self._drop(sock, str(error.strerror))
         for listener in self._listeners:
             self._selector.unregister(listener)
         now = time.monotonic()
         self._paused_until = now + _RETRY_ACCEPT
-        # Not over because one could be accepted: those that take turns with the last descriptor all stay half open.
+        # One accepted connection does not end the shortage: connections that share the last descriptor all stay half open.
         if now - self._short_last > _SHORTAGE:
             self._short_since = now
         self._short_last = now
@@ -346,12 +346,12 @@ class Acceptor:
         except BlockingIOError:
             return
         except ConnectionError:
-            data = b""  # it has gone
+            data = b""  # the client has gone
         except OSError as error:
             data, handshake.error = b"", str(error.strerror)
         if handshake.hello is not None:
             self._admit(sock, handshake.hello)
-        elif handshake.error or not data:  # one of this job that has gone has ended, or given up: nobody need look into that
+        elif handshake.error or not data:  # a client of this job that closed has ended or timed out: no log message
             self._drop(sock, handshake.error or ("" if handshake.ours else "it closed the connection before it said who it is"))
 
     def _admit(self, sock: socket.socket, hello: Hello) -> None:
@@ -368,7 +368,7 @@ class Acceptor:
             sock.close()
 
     def _pass_on(self, sock: socket.socket, gate: Gate) -> None:
-        self._forget(sock)  # not after: it may be closed by then
+        self._forget(sock)  # before the callback, which may close it
         try:
             gate.offer(sock)
         except (AuthFailed, OSError) as error:

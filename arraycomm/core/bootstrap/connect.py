@@ -10,17 +10,17 @@ import socket
 from ..base.deadline import Deadline
 from .address import numeric
 
-_BESIDE = 0.5  # s after which another attempt begins beside those under way
+_BESIDE = 0.5  # s after which another attempt starts in parallel
 
 
 def connect_tcp(address: str, port: int, remaining: Deadline, source: str | None = None) -> socket.socket:
     """A connected, blocking socket to a numeric address; `source` as for auth.connect.
 
     Where a connection's first packet or the answer to it is lost, the kernel repeats it after 1, 3 and 7 s only. So
-    another attempt begins beside the others every half second, as RFC 8305 does among several addresses; the first one
-    that is answered counts, and the others are closed.
+    another attempt starts in parallel every half second, as RFC 8305 does among several addresses. The first connection
+    that succeeds is used, and the others are closed.
 
-    Raises OSError for the first refusal or failure of any attempt, TimeoutError when `remaining` is at its end.
+    Raises OSError for the first refusal or failure of any attempt, TimeoutError when `remaining` has expired.
     """
     family, target = socket.AF_INET6 if ":" in address else socket.AF_INET, numeric(address, port)
     attempts: dict[int, socket.socket] = {}

@@ -1,5 +1,5 @@
-"""What launchers note in the store that one of them serves: nodes that were refused, and ends of ranks, as one that ended before
-it came there has left no will. Signed as what ranks tell each other there (gathering.py)."""
+"""The launchers' entries in the store: rejected nodes, and exit reports of ranks. A rank that exits before it connects has no
+last-will record there, so its launcher writes the report. Signed like the ranks' entries (gathering.py)."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ _ENDS = "arraycomm-launch/ended"
 _REFUSED = "arraycomm-launch/refused"
 _TURNED_AWAY = "arraycomm-launch/turned away"
 _REFUSAL = "a launcher's note of a refused node"
-_NONE = b"-"  # there: all ranks have met, and no refusal concerns them any more
+_NONE = b"-"  # value after the rendezvous: later rejections do not matter
 
 
 def note(store: Store, rank: int, size: int, place: str, how: str, secret: bytes | None = None) -> None:
-    """For launchers, of one of their `size` ranks. store: without a prefix."""
+    """Writes the exit report of a rank; for launchers. store: without a prefix."""
     store.set(f"{_ENDS}/{rank}", sign(secret, _about(rank), f"{size}\0{place}\0{how}".encode(errors="backslashreplace")))
-    store.set(_ENDS, "")  # after the other: who asks, asks for this one first
+    store.set(_ENDS, "")  # written last, because readers check this key first
 
 
 def refuse(store: Store, why: str, secret: bytes | None = None) -> None:
-    """Of a node: the ranks that wait for its ranks need not wait. Nothing once all have met."""
+    """Reports a rejected node, so that ranks stop waiting for its ranks. No effect after the rendezvous."""
     store.compare_set(_REFUSED, "", sign(secret, _REFUSAL, why.encode(errors="backslashreplace")))
 
 
 def turn_away(store: Store, why: str) -> None:
-    """Of somebody whose place is taken: those who wait go on, and say it."""
+    """Reports a duplicate node. Waiting ranks go on waiting and log it."""
     store.compare_set(_TURNED_AWAY, "", why)
 
 
 def turned_away(store: Store) -> str:
-    """What it said first, "" for nobody."""
+    """The first report of a duplicate node, or ""."""
     return printable(store.get(_TURNED_AWAY)) if store.check([_TURNED_AWAY]) else ""
 
 
 def met(store: Store) -> None:
-    """All ranks of the job have come."""
+    """Called when the rendezvous of all ranks is complete."""
     store.set(_REFUSED, _NONE)
 
 

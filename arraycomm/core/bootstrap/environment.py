@@ -1,4 +1,4 @@
-"""Who this process is, by the variables of whatever started it: our launcher, torchrun, mpirun, srun, Kubernetes."""
+"""Detects rank and size from the launcher's environment variables: our launcher, torchrun, mpirun, srun, Kubernetes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .address import packed, port_range
 
 Environ = Mapping[str, str]
 
-# Where this package was imported from. `python -m` looks in its working directory first, where another arraycomm may lie.
+# Where this package was imported from. `python -m` searches the working directory first, which may have another arraycomm.
 IMPORTED_FROM = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _LAST_PORT = 65535
-_KUBERNETES_PORT = 29500  # a pod has all ports to itself
+_KUBERNETES_PORT = 29500  # a pod has its own network namespace
 # Of launchers that are not known here, or whose other variables are missing. Not Slurm's: batch scripts have it, too.
 _RANKS = ("PMIX_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "MV2_COMM_WORLD_RANK", "MPI_RANKID", "JSM_NAMESPACE_RANK",
           "ALPS_APP_PE", "MPT_MPI_RANK", "OMPI_COMM_WORLD_RANK")
-_DERIVED_PORTS = range(15000, 30000)  # below the kernel's ephemeral ports, above what services commonly use
+_DERIVED_PORTS = range(15000, 30000)  # below the kernel's ephemeral ports, above the common ports of services
 
 
 class Place(Record):
-    """A rank and where it meets the others. None: this environment does not tell."""
+    """A rank, and the address of its rendezvous. None: not in this environment."""
 
     launcher: str
     rank: int
@@ -33,7 +33,7 @@ class Place(Record):
     local_size: int | None = None
     host: str | None = None
     port: int | None = None
-    job: str = ""  # a name that the ranks share, and other jobs do not
+    job: str = ""  # the job's name, unique to this job
 
     @property
     def local(self) -> bool:
@@ -42,10 +42,10 @@ class Place(Record):
 
 
 def detect(environ: Environ, rank: int | None = None, size: int | None = None) -> Place | None:
-    """The first of the known environments, None for a plain process.
+    """The Place from the first known launcher's environment; None for a plain process.
 
-    RANK and WORLD_SIZE come first, because a user sets them on purpose; where only one of the two is there, the other
-    may still come from a scheduler, or from the program: its rank and size. Raises ValueError that names a missing or
+    RANK and WORLD_SIZE come first, because a user sets them on purpose. If only one of the two is set, the other
+    may still come from a scheduler, or from the program's arguments. Raises ValueError that names a missing or
     malformed variable and what to do.
     """
     for find in (_variables, _open_mpi, _hydra, _pals, _flux, _slurm, _kubernetes):
@@ -64,13 +64,13 @@ def detect(environ: Environ, rank: int | None = None, size: int | None = None) -
 
 
 def hosted(environ: Environ) -> bool:
-    """Whether our launcher serves the store. Not where a program has set MASTER_ADDR or MASTER_PORT to another place since."""
+    """Whether our launcher serves the store. False if the program has since changed MASTER_ADDR or MASTER_PORT."""
     word, _, place = environ.get("ARRAYCOMM_STORE", "").partition("@")
     return word == "launcher" and place in ("", f"{environ.get('MASTER_ADDR')}:{environ.get('MASTER_PORT')}")
 
 
 def hosted_by_torch(environ: Environ) -> bool:
-    """Whether torchrun's agent serves the store. Our launchers set the first variable too, for torch; torchrun both."""
+    """Whether torchrun's agent serves the store. Our launchers set only the first variable, for torch; torchrun sets both."""
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true" and not hosted(environ)
     return agent and ("TORCHELASTIC_ERROR_FILE" in environ or "ARRAYCOMM_STORE" not in environ)
 
@@ -91,7 +91,7 @@ def _open_mpi(environ: Environ) -> Place | None:
 
 
 def _hydra(environ: Environ) -> Place | None:
-    """MPICH's mpirun and its relatives'. Not PMI_RANK alone: srun may set it too, and knows more."""
+    """Hydra: mpirun of MPICH and its derivatives. PMI_RANK alone is not enough: srun may set it too."""
     if not {"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"} <= environ.keys():
         return None
     return Place("mpirun (MPICH)", number(environ, "PMI_RANK"), number(environ, "PMI_SIZE"),
@@ -116,7 +116,7 @@ def _flux(environ: Environ) -> Place | None:
 
 
 def unknown_rank(environ: Environ) -> str:
-    """"VARIABLE=value" that some launcher has told a rank by, in an environment in which detect() finds none; "" without."""
+    """"VARIABLE=value" of an unsupported launcher that seems to set a rank, if detect() finds none; else ""."""
     return next((f"{name}={environ[name]}" for name in _RANKS if environ.get(name, "").isdecimal()), "")
 
 
@@ -143,24 +143,24 @@ def _kubernetes(environ: Environ) -> Place | None:
 
 
 def _first_pod() -> str | None:
-    """The name of index 0 beside this pod, "job-0.service.namespace..." ; None without a headless service."""
+    """The DNS name of the pod with index 0, "job-0.service.namespace..."; None without a headless service."""
     pod, _, rest = socket.getfqdn().partition(".")
     return f"{pod.rpartition('-')[0]}-0.{rest}" if rest and "-" in pod else None
 
 
 def with_master(place: Place, environ: Environ) -> Place:
-    """MASTER_ADDR and MASTER_PORT are the user's word against the scheduler's. ValueError where they can be no host or port."""
+    """Overrides the scheduler's address by MASTER_ADDR and MASTER_PORT. ValueError if they are no valid host or port."""
     host, port = environ.get("MASTER_ADDR"), _maybe(environ, "MASTER_PORT")
     if host and not _may_be_host(host):
         raise ValueError(f"MASTER_ADDR must be the name or the address of rank 0's host, and nothing else, got {host!r}")
-    least = 0 if place.size == 1 else 1  # a world of one meets nobody, and torch's takes any port then
+    least = 0 if place.size == 1 else 1  # a world of one needs no rendezvous, and torch accepts any port then
     if port is not None and not least <= port <= _LAST_PORT:
         raise ValueError(f"MASTER_PORT must be a port of rank 0's host, {least} to {_LAST_PORT}, got {port}")
     return place._replace(host=host or place.host, port=place.port if port is None else port)
 
 
 def _may_be_host(text: str) -> bool:
-    """Not a URL, nor a host with its port. Whether there is one of this name is for the resolver, and may change."""
+    """Checks the syntax: no URL, no host with a port. Whether the name exists is left to the resolver; that may change."""
     with contextlib.suppress(ValueError):
         return bool(packed(text))
     return not any(character in ":/[]@" or character.isspace() for character in text)
@@ -181,7 +181,7 @@ def _maybe(environ: Environ, name: str) -> int | None:
 
 def first_host(nodelist: str) -> str:
     """The first host of Slurm's list: "n3" of "n[3-5,7]x,m1" is "n3x"; leading zeros stay. ValueError for others."""
-    import re  # as zlib below: for Slurm alone
+    import re  # lazy, like zlib below: only for Slurm
 
     match = re.match(r"([^,\[]*)((?:\[[^\]]*\][^,\[]*)*)(?:,|$)", nodelist)
     if match is None or not match[0].strip(","):
@@ -190,7 +190,7 @@ def first_host(nodelist: str) -> str:
 
 
 def derived_port(job: str) -> int:
-    """A port that the ranks of a job agree on without talking; two jobs may collide, which the second is told."""
+    """A port derived from the job's name, without communication. Two jobs may collide; then the second gets an error."""
     import zlib
 
     ports = port_range() if settings.get("ARRAYCOMM_PORT_RANGE") else _DERIVED_PORTS

@@ -1,10 +1,10 @@
-"""The ranks of one world as they gather in a store: they wait for each other, and hear at once of one that fails.
+"""The rendezvous of the ranks of one world in a store: they wait for each other, and are notified at once of a failure.
 
-A stage is over when one key is written: by the last rank that comes, or instead by the first that fails. A rank that is
-killed cannot write; where the store notices (TCPStore does), it writes for it: the rank's last will.
+A stage ends when one key is written: by the last rank that arrives, or by the first that fails. A killed rank cannot
+write. A store with failure detection (TCPStore) then writes the rank's last-will record.
 
-Others may be able to write to the store too: torch's has no authentication. So that no rank believes them, what ends a stage is
-signed with the job's secret.
+Other processes may be able to write to the store: torch's has no authentication. So the value that ends a stage is signed
+with the job's secret.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .store.connections import StoreLost
 
 MEET, CARDS = STAGES = ("came", "cards")
 _COMPLETE = b"complete"
-_LONGEST = 2000  # characters of an error that the others are told
-_SHOWN = 20  # ranks that are named
-_ABSENT = "these ranks did not come"  # in the error of who gives up waiting, by which the others know it
-_WATCH = 0.5  # s between looks at whether the others live, for stores that do not notice an end
+_LONGEST = 2000  # maximum characters of an error in the store
+_SHOWN = 20  # maximum number of ranks in a message
+_ABSENT = "these ranks did not come"  # marks the error of a rank that timed out
+_WATCH = 0.5  # s between liveness checks, for stores without failure detection
 
 
 def sign(secret: bytes | None, about: str, content: bytes) -> bytes:
-    """The content with a signature behind it, in hexadecimal digits: HMAC-SHA256 (RFC 2104) over what it is about and itself."""
+    """The content followed by its signature in hexadecimal: HMAC-SHA256 (RFC 2104) over subject and content."""
     return content + hmac_sha256(secret or b"", b"arraycomm stored\0" + about.encode() + b"\0" + content).hex().encode()
 
 
 def signed(secret: bytes | None, about: str, value: bytes) -> bytes:
-    """The content of what sign() gave. Raises AuthFailed where the signature is not of this secret and subject."""
+    """The content of a value made by sign(). Raises AuthFailed if the signature is not of this secret and subject."""
     content = value[: -2 * SHA256_BYTES]
     if same(value, sign(secret, about, content)):
         return content
@@ -53,12 +53,12 @@ def agreed(store: Store, key: str, secret: bytes | None, about: str, content: by
 
 
 class TooLate(DistStoreError):
-    """Another rank gave up waiting, before all had come. It may try again: with another stage."""
+    """Another rank timed out before all had arrived. The caller may retry with another stage."""
 
 
 class Gathering:
-    """Keeps nothing itself. store: of these ranks alone. secret: the job's, which signs what is written for the others.
-    members: the ranks, as those of the world; None: they are the world."""
+    """Stateless. store: used by these ranks only. secret: the job's, for signatures.
+    members: world ranks; None: they are the world."""
 
     def __init__(self, store: Store, rank: int, size: int, secret: bytes | None = None,
                  members: Sequence[int] | None = None) -> None:
@@ -71,14 +71,14 @@ class Gathering:
             self._store.will(f"rank {self.rank}", {_end(stage): self._ending(stage, news) for stage in STAGES})
 
     def leave(self) -> None:
-        """All has gone well here."""
-        with contextlib.suppress(DistStoreError):  # rank 0 may be through with everything already, and the store closed
+        """Withdraws the last-will record, after success."""
+        with contextlib.suppress(DistStoreError):  # rank 0 may have finished and closed the store
             if self.size > 1:
                 self._store.will(f"rank {self.rank}", {})
 
     def fail(self, error: BaseException) -> None:
-        """Tells the ranks that wait, or will: of the rank that was lost, where that is what failed here. Not that the store was
-        lost: another one may stand in its place by now."""
+        """Notifies the ranks of this stage of the error; for PeerLost, of the lost rank. Not for a lost store: its address
+        may have a new store by now."""
         if isinstance(error, StoreLost):
             return
         why = f"{type(error).__name__}: {error}"[:_LONGEST].rstrip(": ")
@@ -89,7 +89,7 @@ class Gathering:
             self._end_all(news)
 
     def bury(self, rank: int, place: str, why: str) -> None:
-        """The same for a rank that cannot say it itself."""
+        """As fail(), on behalf of a rank that has died."""
         self._end_all(_news(rank, place, why))
 
     def _end_all(self, news: str) -> None:
@@ -97,7 +97,7 @@ class Gathering:
             self._store.compare_set(_end(stage), "", self._ending(stage, news))
 
     def _ending(self, stage: str, content: str) -> str:
-        """What ends a stage, as text, which a last will holds: signed."""
+        """The signed value that ends a stage, for the key or a last-will record."""
         return sign(self.secret, self._about(stage), content.encode()).decode()
 
     def _about(self, stage: str) -> str:
@@ -154,7 +154,7 @@ class Gathering:
                                  f"{advice(absent) if callable(advice) else advice}") from error
 
     def _absent(self, stage: str) -> list[int]:
-        """Of a world of a million by mistake no more than are named."""
+        """The absent ranks, at most as many as the message names: the world size may be a million by mistake."""
         return list(islice(self.absent(stage), _SHOWN + 1))
 
     def _notice(self, stage: str, waited: float, where: Callable[[Sequence[int]], str]) -> str:
@@ -162,7 +162,7 @@ class Gathering:
             absent = self._absent(stage) if self._speaks(stage) else []
             added = where(absent) if absent else ""
         except (DistStoreError, NotImplementedError):
-            return ""  # the wait finds the first, too; the second is a store that a program has made of few methods
+            return ""  # StoreLost: the wait raises it too; TypeError: a program's store with few methods
         if not absent:
             return ""
         who = f"rank{'s' * (len(absent) > 1)} {_shown(absent)}"
@@ -170,15 +170,15 @@ class Gathering:
                 f"{self._store._where()}")
 
     def _speaks(self, stage: str) -> bool:
-        """One rank of each host: the first that has waited for so long."""
+        """Whether this rank logs the notice: the first rank of its host to wait that long."""
         return self._store.compare_set(_told(stage), "", str(self.rank)) == str(self.rank).encode()
 
     def absent(self, stage: str) -> Iterator[int]:
-        """The ranks that have not come to this stage, looked for one by one."""
+        """The ranks that have not arrived at this stage, queried one by one."""
         return (rank for rank in range(self.size) if not self._store.check([f"{stage}/{rank}"]))
 
     def forget(self, stage: str) -> None:
-        """Takes what this stage wrote out of the store. One rank calls it, when all have left."""
+        """Deletes this stage's keys from the store. One rank calls it after all have left."""
         for key in (stage, _told(stage), *map(_end, STAGES), *(f"{stage}/{rank}" for rank in range(self.size))):
             self._store.delete_key(key)
 
@@ -191,7 +191,7 @@ def _news(rank: int, place: str, why: str) -> str:
 
 
 def _told(stage: str) -> str:
-    """The key of the rank of this host that says for whom the ranks wait."""
+    """The key with the rank of this host that logs the notice."""
     return f"{stage}/told/{socket.gethostname()}"
 
 

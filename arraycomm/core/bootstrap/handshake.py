@@ -1,11 +1,11 @@
-"""Who is on the other end: a mutual challenge on every connection, before anything else is said on it.
+"""Mutual challenge-response authentication, the first messages on every connection.
 
     client -> server   Hello and the client's nonce                       76 bytes
     server -> client   the server's nonce                                 32
     client -> server   HMAC(secret, "client" + both messages)             32
     server -> client   status, HMAC(secret, "server" + all of that)       33
 
-The client proves itself first, so that a stranger who scans ports is never given a tag of a secret to try guesses on.
+The client proves itself first, so that a port scanner never gets a tag for an offline guess of the secret.
 The roles are part of what is signed, so a reflected message fails; both nonces are, so a replayed one does. So is, between ranks,
 the address that the client has called and on which the server listens: who makes a rank call another address cannot pass on what
 both say. (Not with a store: there may be a translated address between, as a Kubernetes service's.) A server
@@ -37,7 +37,7 @@ HELLO_BYTES = _HELLO.size + NONCE_BYTES
 
 
 class Purpose(str, enum.Enum):
-    """What a connection is for. Part of what is signed: a data connection cannot be passed off as a control one."""
+    """The purpose of a connection. It is signed, so a data connection cannot be replayed as a control connection."""
 
     STORE = "store"
     CONTROL = "control"
@@ -67,7 +67,7 @@ REMEDY = {
 
 
 class Hello(Record):
-    """What a connecting rank says about the connection. Ranks are world ranks, -1 where unknown."""
+    """The client's first message: describes the connection. Ranks are world ranks, -1 if unknown."""
 
     job: str
     purpose: Purpose
@@ -78,7 +78,7 @@ class Hello(Record):
     stripe: int = 0
 
     def encode(self) -> bytes:
-        """44 bytes; the job goes as a digest. Raises ValueError for numbers out of range."""
+        """44 bytes; the job is a digest. Raises ValueError for numbers out of range."""
         try:
             return _HELLO.pack(_MAGIC, _VERSION, _PURPOSES.index(self.purpose), self.channel, job_digest(self.job),
                                self.sender, self.receiver, self.group, self.stripe)
@@ -91,7 +91,7 @@ def job_digest(job: str) -> bytes:
 
 
 def _decode(message: bytes, job: str) -> tuple[Hello, bool]:
-    """The Hello as one of our job, and whether it is one."""
+    """The decoded Hello, and whether it is of our job."""
     magic, version, purpose, channel, digest, sender, receiver, group, stripe = _HELLO.unpack(message)
     if magic != _MAGIC:
         raise AuthFailed("it does not speak arraycomm's protocol")
@@ -109,7 +109,7 @@ def tag(secret: bytes | None, role: bytes, transcript: bytes) -> bytes:
 
 
 def bound(role: bytes, purpose: Purpose, where: bytes) -> bytes:
-    """The role as it is signed. where: the server's address as its own end of the connection has it (auth.where())."""
+    """The signed role. where: the server's address of the connection (auth.where())."""
     return role if purpose is Purpose.STORE else role + b" at " + where + b"\0"
 
 
@@ -118,16 +118,16 @@ Check = Callable[[Hello], "str | None"]
 
 
 class ServerHandshake:
-    """The server's part without a socket. Feed it what came, at most `wanted` bytes at a time; send what it returns.
+    """The server's state machine, without I/O. Feed it received data, at most `wanted` bytes at a time; send what it returns.
 
-    It has ended when `hello` (admitted) or `error` (why not; close after sending) is set.
+    It has ended when `hello` (authenticated) or `error` (rejected; close after sending) is set.
     """
 
     def __init__(self, secret: bytes | None, job: str, check: Check | None = None, where: bytes = b"") -> None:
         self._secret, self._job, self._check, self._where = secret, job, check, where
         self._received = bytearray()
         self._nonce = os.urandom(NONCE_BYTES)
-        self.ours = False  # the client says that it belongs to this job
+        self.ours = False  # the client claims to belong to this job
         self.hello: Hello | None = None
         self.error: str | None = None
 
@@ -138,7 +138,7 @@ class ServerHandshake:
 
     @property
     def silent(self) -> bool:
-        """Whether the client has not said what it wants."""
+        """Whether the client has not sent its Hello."""
         return len(self._received) < HELLO_BYTES
 
     def feed(self, data: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""The user at the other end of a TCP connection inside this machine, as the kernel knows it.
+"""The user id of the peer of a TCP connection over loopback, from the kernel.
 
-Asked for over netlink (sock_diag(7)), which looks one connection up in some microseconds; /proc/net/tcp, which lists all that
-the kernel has room for and takes milliseconds, stands in where netlink is not permitted.
+Queried by netlink (sock_diag(7)), which looks up one connection in a few microseconds. If netlink is not permitted, from
+/proc/net/tcp, which lists the whole hash table and takes milliseconds.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NO_NETLINK = (errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT, errno.EPROTONOSUPP
 
 
 def user(sock: socket.socket) -> int | None:
-    """None where this system tells it nowhere. Raises ConnectionAbortedError where the other end has gone, OSError."""
+    """The user id; None if this system has neither source. Raises ConnectionAbortedError if the peer has closed, OSError."""
     found = _by_netlink(sock)
     return _by_table(sock) if found is None else found
 
 
 def _by_netlink(sock: socket.socket) -> int | None:
-    """None where netlink does not tell."""
+    """None if netlink has no answer."""
     theirs, ours = sock.getpeername(), sock.getsockname()
     ends = struct.pack("!HH", theirs[1], ours[1]) + b"".join(packed(end[0]).ljust(16, b"\0") for end in (theirs, ours))
     wanted = struct.pack("=BBBBI", sock.family, socket.IPPROTO_TCP, 0, 0, _ANY) + ends + struct.pack("=III", 0, _ANY, _ANY)
@@ -49,7 +49,7 @@ def _by_netlink(sock: socket.socket) -> int | None:
 
 
 def _by_table(sock: socket.socket) -> int | None:
-    # Of an IPv4 connection the other end may be a socket of both families, as those of torch's clients.
+    # The peer of an IPv4 connection may be a dual-stack socket, as in torch's clients.
     tables = [("tcp6", b"")] if sock.family == socket.AF_INET6 else [("tcp", b""), ("tcp6", MAPPED)]
     known = False
     for table, before in tables:

@@ -1,8 +1,8 @@
-"""rendezvous(): from an init_method, a store or the environment to rank, size and a store in which all ranks are.
+"""rendezvous(): gets rank, size and a common store from an init_method, a store or the environment.
 
-Who hosts the store: our launcher or torchrun where they say so, else rank 0. Where a scheduler put all ranks on one
-host and nobody named an address, they meet in a file in a directory that only this user can enter, named after the
-job: then no port can be taken by another job.
+The store is hosted by our launcher or torchrun if the environment says so, else by rank 0. If a scheduler started all
+ranks on one host and no address is given, the store is a file in a private directory, named after the job: this
+avoids collisions of ports between jobs.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ from .store.connections import StoreClosed, StoreLost
 
 _ADVICE = "see whether they were started with the same MASTER_ADDR and MASTER_PORT, and what they printed"
 _TOGETHER = 0.5  # s: who gave up as late as that began with this rank, and does not try again, but says who did not come
-_ANNOUNCE = timedelta(seconds=5)  # for a store that is on this host, or serves the ranks already
-LINGER = 1.0  # s that rank 0 serves the store for ranks that are still leaving
+_ANNOUNCE = timedelta(seconds=5)  # for a store on this host, or one that is known to be up
+LINGER = 1.0  # s that rank 0 keeps serving the store for ranks that are still leaving
 
 
 class Rendezvous(Record):
-    """What a backend needs to connect the ranks. `close` gives the store back, if it was opened here."""
+    """The input of a backend to connect the ranks. `close` closes the store if it was opened here."""
 
     rank: int
     size: int
-    store: Store  # under a prefix of this world's own
+    store: Store  # under a prefix of this world
     secret: bytes | None
-    job: str  # random, equal on all ranks, of no other world
-    addresses: list[str]  # where to listen, and what to tell the peers
+    job: str  # random, equal on all ranks, unique to this world
+    addresses: list[str]  # to listen on, and to publish to the peers
     local_rank: int | None = None
     close: Callable[[], None] = lambda: None
 
     def part(self, members: Sequence[int], label: str) -> Rendezvous:
-        """The same for these ranks, in this order, who alone call it: they have met already.
+        """A Rendezvous of a subset of the ranks, in this order. Only they call it, after their rendezvous.
 
-        label: of no other part of this world.
+        label: unique within this world.
         """
         store = PrefixStore(f"part/{label}", self.store)
         rank, job = list(members).index(self.rank), sha256(f"{self.job}/{label}".encode()).hexdigest()[:32]
-        with contextlib.suppress(StoreLost):  # survivors may need no store: who does hears of it
+        with contextlib.suppress(StoreLost):  # survivors may not need the store; otherwise the error comes on its next use
             Gathering(store, rank, len(members), self.secret).enter()
         return self._replace(rank=rank, size=len(members), store=store, job=job, close=lambda: None)
 
 
 class _Meeting(Record):
-    """A store before the ranks have met in it."""
+    """A store before the rendezvous."""
 
     store: Store
-    host: str | None = None  # where it is served; None for files and memory
+    host: str | None = None  # the server's host; None for files and memory
     port: int = 0
     owned: bool = True
-    noted: bool = False  # a launcher serves it, and notes there which ranks have ended, by the numbers of this world
+    noted: bool = False  # a launcher serves it and writes exit reports there, by ranks of this world
 
     def close(self) -> None:
         if not self.owned:
@@ -79,7 +79,7 @@ class _Meeting(Record):
 
 
 class _WrongSize(ValueError):
-    """size: that the other ranks were told."""
+    """The ranks have different world sizes. size: that of the other ranks."""
 
     def __init__(self, text: str, size: int) -> None:
         super().__init__(text)
@@ -112,7 +112,7 @@ def rendezvous(init_method: str | None = None, *, rank: int | None = None, world
         try:
             return _join(meeting, place, secret, left, name, backend, environ)
         except StoreClosed:
-            # This rank came back faster than rank 0 from an earlier world, and found that one's store.
+            # This rank left an earlier world before rank 0, and connected to that world's store.
             meeting.close()
             if place.rank == 0 or store is not None or time.monotonic() >= end:
                 raise
@@ -148,7 +148,7 @@ def announced(backend: str, name: str, environ: Mapping[str, str] = os.environ) 
 
 
 def _split_query(url: str, rank: int | None, size: int | None) -> tuple[str, int | None, int | None]:
-    from urllib.parse import parse_qs  # as below: most worlds need no URL
+    from urllib.parse import parse_qs  # lazy, as below: most worlds need no URL
 
     bare, _, query = url.partition("?")
     values = parse_qs(query, keep_blank_values=True)
@@ -169,7 +169,7 @@ def _split_query(url: str, rank: int | None, size: int | None) -> tuple[str, int
 
 def _place(init_method: str | None, rank: int | None, size: int | None, has_store: bool,
            environ: Mapping[str, str]) -> Place:
-    """Rank and size, by argument before environment."""
+    """Rank and size; arguments override the environment."""
     told = rank is not None and size is not None
     elsewhere = has_store or (init_method is not None and not init_method.startswith("env://"))
     place = None if told and elsewhere else detect(environ, rank, size)
@@ -188,7 +188,7 @@ def _place(init_method: str | None, rank: int | None, size: int | None, has_stor
 
 
 def _untold(rank: int | None, size: int | None, environ: Mapping[str, str], *, alone: bool) -> Place:
-    """Where neither arguments nor the environment tell both. alone: a world of one may be meant."""
+    """The error if rank or size is in neither the arguments nor the environment. alone: a world of one may be meant."""
     if alone and rank is None and size is None:
         if found := unknown_rank(environ):
             log().warning("%s is set, by a launcher that arraycomm does not know: this process is a world of its own. Where the "
@@ -219,7 +219,7 @@ def _open(init_method: str | None, place: Place, secret: bytes | None, timeout: 
     if url.scheme == "file":
         if url.netloc or not url.path.strip("/"):
             raise ValueError(f"init_method {init_method!r} needs three slashes and a path, as file:///shared/run1")
-        from .store.file import FileStore  # as the other rare stores: where it is used
+        from .store.file import FileStore  # lazy, as the other rare stores
 
         return _Meeting(FileStore(unquote(url.path), place.size, timeout))
     raise ValueError(f"init_method {init_method!r}: unknown scheme; there are env://, tcp://host:port and file:///path")
@@ -243,7 +243,7 @@ def _open_env(place: Place, secret: bytes | None, timeout: timedelta, environ: M
         from .store.torch import TorchStore
 
         return _Meeting(TorchStore(place.host, place.port, timeout), place.host, place.port)
-    noted = hosted and environ.get("RANK") == str(place.rank)  # not where init() was told another number than the launcher gave
+    noted = hosted and environ.get("RANK") == str(place.rank)  # not if init() was given another rank than the launcher's
     return _open_tcp(place.host, place.port, place, secret, timeout, hosted=hosted)._replace(noted=noted)
 
 
@@ -253,7 +253,7 @@ def _in_file(place: Place, environ: Mapping[str, str]) -> bool:
 
 def _open_tcp(host: str, port: int, place: Place, secret: bytes | None, timeout: timedelta, *,
               hosted: bool) -> _Meeting:
-    """`hosted`: the launcher serves it, at the address that it named."""
+    """`hosted`: the launcher serves the store at this address."""
     if place.local and not hosted:
         host = loopback_address()
     store = TCPStore(host, port, is_master=place.rank == 0 and not hosted, timeout=timeout, secret=secret or b"",
@@ -262,9 +262,9 @@ def _open_tcp(host: str, port: int, place: Place, secret: bytes | None, timeout:
 
 
 def _meeting_file(place: Place, environ: Mapping[str, str]) -> str:
-    """A path that the ranks of this job share and nobody else: in a private directory, named after the job.
+    """The path of this job's rendezvous file: in a private directory, named after the job.
 
-    MPICH's mpirun gives its job no name, but its ranks have one parent, the proxy on this host.
+    MPICH's mpirun sets no job name, but its ranks have a common parent, the proxy process on this host.
     """
     job = place.job or f"parent {os.getppid()} {_start_time(os.getppid())}"
     directory = private_directory(environ)
@@ -272,12 +272,12 @@ def _meeting_file(place: Place, environ: Mapping[str, str]) -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Clock ticks after boot at which a process started: tells two users of one process id apart."""
+    """Start time of a process in clock ticks after boot: distinguishes processes that reuse a pid."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             return file.read().rpartition(b")")[2].split()[19].decode()
     except OSError:
-        return ""  # hidden (hidepid): the id alone must do
+        return ""  # hidden (hidepid): use the pid alone
 
 
 def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timedelta, name: str, backend: str,
@@ -294,11 +294,11 @@ def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timede
         try:
             job, addresses = _meet(store, meeting, place, secret, backend, max(end - time.monotonic(), 0.001), name)
             break
-        except TooLate:  # their next try has the next number
+        except TooLate:  # the next attempt has the next number
             if time.monotonic() >= end - _TOGETHER:
                 raise
     if place.rank == 0 and turn > 1 and meeting.store.lists_keys:
-        old = PrefixStore(f"{_prefix(name, environ)}/{turn - 1}", meeting.store)  # all ranks have left that one
+        old = PrefixStore(f"{_prefix(name, environ)}/{turn - 1}", meeting.store)  # all ranks have left the previous one
         for key in old.list_keys():
             old.delete_key(key)
     return Rendezvous(place.rank, place.size, store, secret, job, addresses, place.local_rank,
@@ -310,7 +310,7 @@ def _prefix(name: str, environ: Mapping[str, str]) -> str:
 
 
 def _turn(meeting: _Meeting, place: Place, name: str, environ: Mapping[str, str]) -> tuple[Store, int]:
-    """A world may be opened again in the same store, by all ranks equally often; each time has its own keys."""
+    """Counts the worlds opened in the same store, the same number on all ranks; each has its own keys."""
     prefix = _prefix(name, environ)
     turn = PrefixStore(prefix, meeting.store).add(f"turn/{place.rank}", 1)
     return PrefixStore(f"{prefix}/{turn}", meeting.store), turn
@@ -326,7 +326,7 @@ def _agree(store: Store, place: Place, backend: str, secret: bytes | None) -> No
 
 def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, backend: str,
           seconds: float, name: str) -> tuple[str, list[str]]:
-    """Waits for all ranks; the job's name, which the last one makes up, and where this one listens."""
+    """Waits for all ranks. Returns the job's name, chosen by the last rank, and this rank's listen addresses."""
     gathering = Gathering(store, place.rank, place.size, secret)
     gathering.enter()
     try:
@@ -346,11 +346,11 @@ def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, b
 
 
 def _whereabouts(meeting: _Meeting, place: Place, absent: Sequence[int]) -> str:
-    """Where these ranks are expected."""
+    """The hosts or nodes of these ranks, for messages."""
     local = place.local_size
     if place.local:
         on = ", on this host"
-    elif local and place.launcher == "environment" and place.size % local == 0:  # numbered node by node
+    elif local and place.launcher == "environment" and place.size % local == 0:  # ranks are consecutive on a node
         nodes = sorted({rank // local for rank in absent})
         on = f", of node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))} ({local} ranks a node)"
     else:
@@ -364,7 +364,7 @@ def _name_key(rank: int) -> str:
 
 
 def _advice(store: Store, name: str, absent: Sequence[int]) -> str:
-    """For who waits for ranks that may have come to a world of another name in this store, last of all."""
+    """Advice in a timeout error: among others, missing ranks may have opened a world of another name in this store."""
     keys = [_name_key(rank) for rank in absent]
     others = sorted({store.get(key).decode(errors="replace") for key in keys if store.check([key])} - {name})
     if not others:
@@ -387,7 +387,7 @@ def _check_in(world: Store, place: Place) -> None:
 
 
 def _addresses(meeting: _Meeting, place: Place, secret: bytes | None) -> list[str]:
-    """Where this rank listens. Raises AuthFailed where that is not loopback and there is no secret."""
+    """This rank's listen addresses. Raises AuthFailed for one that is not loopback if there is no secret."""
     if place.size == 1 or (place.local and not settings.get("ARRAYCOMM_SOCKET_IFNAME")):
         return [loopback_address()]
     if meeting.host is not None:
@@ -400,7 +400,7 @@ def _addresses(meeting: _Meeting, place: Place, secret: bytes | None) -> list[st
 
 
 def _anywhere(secret: bytes | None) -> str:
-    """A file or a user's store does not tell where the others are: beyond this host only with a secret."""
+    """Listen addresses for a file or a user's store, which does not show the peers' hosts: not loopback only with a secret."""
     if secret is None and not settings.get_flag("ARRAYCOMM_INSECURE"):
         return loopback_address()
     try:

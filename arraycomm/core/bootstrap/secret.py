@@ -1,9 +1,9 @@
-"""The job's secret: where it comes from, and when running without one is refused.
+"""The job's secret: its sources, and when it is required.
 
-Our launcher makes one per job and hands it down through an inherited, sealed memory file; it never stands in argv, a
-log or the store. Without a launcher the user gives one, or the job stays on loopback. There it is protected by the
-kernel: whoever connects must run under the same user id (auth.check_user), so that other users of the machine are kept
-out, but another job of the same user is told apart by the job's name only.
+Our launcher makes one per job and passes it in an inherited, sealed memory file. It is never in argv, a log or the
+store. Without a launcher the user gives one, or the job stays on loopback. There the kernel
+protects it: a peer must run under the same user id (auth.check_user), which excludes other users of the machine.
+Another job of the same user differs by the job's name only.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..base.errors import AuthFailed, ResourceError
 from .address import is_loopback
 
 _MAX_BYTES = 4096
-_LEAST = 16  # bytes: with fewer, who has seen one handshake finds the secret by trying
-_UNSEALED = b"arraycomm's secret, unsealed\n"  # before a secret whose file tells in no other way what it is
+_LEAST = 16  # bytes: a shorter secret can be found by brute force from one recorded handshake
+_UNSEALED = b"arraycomm's secret, unsealed\n"  # magic in front of a secret in an unsealed file
 _SEALS = kernel.F_SEAL_WRITE | kernel.F_SEAL_SHRINK | kernel.F_SEAL_GROW | kernel.F_SEAL_SEAL
 
 
@@ -56,7 +56,7 @@ def require(secret: bytes | None, address: str) -> None:
 def to_descriptor(secret: bytes) -> int:
     """An inheritable, sealed memory file that holds the secret, for ARRAYCOMM_SECRET_FD of child processes.
 
-    Where the system forbids those, a file without a name.
+    If the system forbids these, an unlinked file.
     """
     descriptor = kernel.unnamed_file("arraycomm-secret")
     try:
@@ -67,7 +67,7 @@ def to_descriptor(secret: bytes) -> int:
                                 "`ulimit -f`") from error
         try:
             fcntl.fcntl(descriptor, kernel.F_ADD_SEALS, _SEALS)
-        except OSError:  # it is no memory file
+        except OSError:  # not a memory file
             os.pwrite(descriptor, _UNSEALED + secret, 0)
         os.set_inheritable(descriptor, True)
     except BaseException:
@@ -77,7 +77,7 @@ def to_descriptor(secret: bytes) -> int:
 
 
 def _decode(raw: bytes, source: str) -> bytes:
-    """64 hex digits are 32 bytes; anything else is taken as it is, without surrounding white space."""
+    """64 hex digits are 32 bytes; anything else is used as it is, without surrounding white space."""
     raw = raw.strip()
     if len(raw) < _LEAST or len(set(raw)) == 1:
         found = f"has {len(raw)} bytes" if len(raw) < _LEAST else f"has {len(raw)} times the same byte"
@@ -92,8 +92,8 @@ def _decode(raw: bytes, source: str) -> bytes:
 
 
 def _read_file(path: str) -> bytes:
-    """Of this user, or of root: Kubernetes mounts secrets as symbolic links to files of root's, which a group may read. What
-    counts is who may read what a link leads to."""
+    """Reads a file of this user or of root: Kubernetes mounts secrets as symbolic links to root's files with group read
+    permission. The permissions of the link's target are checked."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -102,7 +102,7 @@ def _read_file(path: str) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise AuthFailed(f"ARRAYCOMM_SECRET_FILE={path} is not a regular file")
-        given = status.st_uid == 0 != os.geteuid() or not status.st_mode & 0o222  # by an administrator, who chose the group
+        given = status.st_uid == 0 != os.geteuid() or not status.st_mode & 0o222  # from an administrator, who chose the group
         if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (0o037 if given else 0o077):
             raise AuthFailed(f"ARRAYCOMM_SECRET_FILE={path} must belong to this user (uid {os.geteuid()}) or root, closed "
                              f"to others; it belongs to uid {status.st_uid}, mode {status.st_mode & 0o777:04o}; "
@@ -118,18 +118,18 @@ def _is_sealed(descriptor: int) -> bool:
     try:
         return bool(fcntl.fcntl(descriptor, kernel.F_GET_SEALS) & kernel.F_SEAL_WRITE)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # no memory file
+        if error.errno != errno.EINVAL:  # not a memory file
             raise
         return False
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Whether a file without a name is this user's alone, as kernel.unnamed_file() makes it."""
+    """Whether it is an unlinked file that only this user can open, as made by kernel.unnamed_file()."""
     return stat.S_ISREG(status.st_mode) and not (status.st_nlink or status.st_mode & 0o077) and status.st_uid == os.geteuid()
 
 
 def _read_descriptor(number: str) -> bytes:
-    """The launcher's file; read at offset 0 every time, so that a rank may look again."""
+    """Reads the launcher's file, always at offset 0, so that it can be read again."""
     try:
         descriptor = int(number)
         secret = os.pread(descriptor, len(_UNSEALED) + _MAX_BYTES, 0)

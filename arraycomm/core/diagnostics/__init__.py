@@ -1,1 +1,1 @@
-"""Operations as they are watched: traces, flight recorders, checks."""
+"""Monitoring of operations: traces, flight recorders, checks."""

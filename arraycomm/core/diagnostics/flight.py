@@ -1,7 +1,7 @@
 """Watchers whose operations are recorded in C (native/flight): those of the debug page (monitor/recorder.py) and of a trace.
 
-Plain calls are recorded by the fast path itself, which asks here for what stands for their kind when it meets it for the first
-time. The others come by begin() and end().
+The fast path itself records plain calls. For the first call of each kind it gets the kind's number from here. All other
+calls are recorded by begin() and end().
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _RUNNING, _ASYNCHRONOUS = range(2)  # states of an entry
 
 
 class Recording(Watcher):
-    """What both have in common. rows: the groups' numbers."""
+    """Base class of both. rows: the groups' numbers."""
 
     _flight: Flight | FlightList
     rows: MutableMapping[Group, int]
 
     def about(self, operation: int, traits: Traits | None, given: dict[str, Any]) -> Any:
-        """What stands for everything that calls like this have in common."""
+        """The number of the call's kind: the properties that similar calls share."""
         raise NotImplementedError
 
     def kind(self, operation: int, parameters: dict[str, Any]) -> Any:
-        """The same, asked for by the fast path."""
+        """As about(), called by the fast path."""
         return self.about(operation, array_of(parameters), parameters)
 
     def flight(self, group: Group) -> tuple[Flight | FlightList, int]:
@@ -43,7 +43,7 @@ class Recording(Watcher):
     def begin(self, call: Call) -> FlightEntry:
         operation, given, x = _NUMBERS[call.name], call.parameters, call.array()
         dest: Any = given.get("dest")
-        peer = index(dest) if hasattr(dest, "__index__") else -1  # whatever was given: arguments are checked later
+        peer = index(dest) if hasattr(dest, "__index__") else -1  # any type is possible: arguments are checked later
         if not 0 <= peer < call.group.size:
             peer = -1
         kind = self.about(operation, x, given)

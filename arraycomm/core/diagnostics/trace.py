@@ -37,7 +37,7 @@ from .watch import attach, detach
 if TYPE_CHECKING:
     from .flight import Traits
 
-_EXCHANGES = 16  # per rank: more find a shorter one seldom
+_EXCHANGES = 16  # per rank: more exchanges rarely find a shorter round trip
 _SHOWN = ("op", "root", "dest", "source", "tag")
 _BITS = 63
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
@@ -52,7 +52,7 @@ def _opened(path: Path) -> int:
 
 
 def begin(group: Group, folder: str) -> None:
-    """Traces a world and the groups split from it. Collective. OSError when the folder cannot be written."""
+    """Traces a world and the groups split from it. Collective. OSError if the folder is not writable."""
     attach(group, Trace(group, Path(folder)))
 
 
@@ -65,7 +65,7 @@ class TraceFile:
     def __init__(self, descriptor: int, heads: tuple[bytes, ...], teller: Any) -> None:
         self._file, self._heads, self._teller = FileIO(descriptor, "w"), heads, teller
         self._names: dict[int, bytes] = {}
-        self._asynchronous = 0  # how many of these were written
+        self._asynchronous = 0  # number of asynchronous operations written
         self._pid, self._writing = os.getpid(), threading.RLock()
         self.flight = FlightList(teller, self._full)
 
@@ -77,14 +77,14 @@ class TraceFile:
     def _full(self) -> None:
         if os.getpid() != self._pid:
             self.flight.take()
-        elif self._writing.acquire(blocking=False):  # else another thread writes: the next operation asks again
+        elif self._writing.acquire(blocking=False):  # else another thread is writing: the next operation retries
             try:
                 self.flush()
             finally:
                 self._writing.release()
 
     def flush(self, last: bytes = b"") -> None:
-        """Nothing in a forked child: what it has is its parent's to write."""
+        """No effect in a forked child: the parent writes these events."""
         if os.getpid() == self._pid:
             with self._writing:
                 text = b"".join(self._event(*told) for told in self.flight.take()) + last
@@ -122,7 +122,7 @@ def _us(ns: int) -> bytes:
 
 
 class Trace(Recording):
-    """The file of one rank, and what its lines have in common."""
+    """The trace file of one rank, and the common fields of its events."""
 
     _flight: FlightList
 
@@ -174,7 +174,7 @@ class Trace(Recording):
 
     def closed(self, group: Group) -> None:
         detach(group, self)
-        if group is not self._world or os.getpid() != self._pid:  # a forked child: the file is its parent's
+        if group is not self._world or os.getpid() != self._pid:  # a forked child: the file belongs to the parent
             return
         self._file.close(b"\n]\n")
         atexit.unregister(self._file.flush)
@@ -190,25 +190,25 @@ def _json(about: dict[str, Any]) -> bytes:
 
 
 def _rest(about: dict[str, Any]) -> bytes:
-    """The end of an object that has more before."""
+    """The remaining fields of a JSON object, and its end."""
     return b"," + _json(about)[1:-1] if about else b""
 
 
 # ---- clocks ----
 
 def _clock() -> int:
-    """The same for all processes that read the same CLOCK_MONOTONIC: one boot of one kernel, one time namespace."""
+    """An id of CLOCK_MONOTONIC, equal in processes with the same boot of the kernel and the same time namespace."""
     parts = []
     for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/timens_offsets"):
         try:
             parts.append(Path(name).read_text(encoding="ascii"))
         except OSError:
-            parts.append(socket.gethostname())  # no such file in this kernel: the host has one clock then
+            parts.append(socket.gethostname())  # the kernel has no time namespaces: one clock per host
     return int(sha256("".join(parts).encode()).hexdigest()[:16], 16) >> (64 - _BITS)
 
 
 def _agree(world: Group) -> tuple[int, int, int, int]:
-    """(the run's number, the clock's, what to add to this clock to have rank 0's and its doubt in ns)."""
+    """(number of the run, number of the clock, offset of rank 0's clock from this one and its uncertainty in ns)."""
     mine = [_clock(), int.from_bytes(os.urandom(8), "little") >> (64 - _BITS)]
     told = gather_integers(world._communicator, mine, None)
     clocks = [clock for clock, _ in told]

@@ -1,6 +1,6 @@
-"""Groups whose operations somebody watches: a trace (trace.py), checks before collectives, a profiler's labels.
+"""Groups with watchers: a trace (trace.py), checks before collectives, a profiler's labels.
 
-A group becomes a watched one by a change of its class and back again, so that one that nobody watches pays nothing.
+attach() and detach() change the group's class, so that a group without watchers has no overhead.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from ..interface.kinds import COLLECTIVES, RECORDED, parameters
 
 
 class Watcher:
-    """Told of every operation of a group, in the thread that calls it. What is not overridden does nothing.
+    """Callbacks for every operation of a group, in the calling thread. The defaults do nothing.
 
-    One with a method flight(group) -> (what operations are recorded by, the group's row there), while it is the only one, is not
-    told of plain calls: they take the fast path, which records them there (native/flight/flight.h).
+    One with a method flight(group) -> (what operations are recorded by, the group's row there), while it is the only one, gets no
+    callbacks for plain calls: they take the fast path, which records them (native/flight/flight.h).
     """
 
     def begin(self, call: Call) -> Any:
-        """Before it. What it gives comes back to end(). What it raises is raised instead of the operation."""
+        """Before the operation. The result is passed to end(). An exception is raised instead of the operation."""
 
     def begun(self, token: Any) -> None:
         """An asynchronous call is about to return its Work."""
 
     def waits(self, token: Any, still: bool = True) -> None:
-        """The program waits for the end of an asynchronous one, from any thread; or no longer does, and it goes on."""
+        """A thread begins to wait for an asynchronous operation, or stops waiting while the operation is pending."""
 
     def end(self, token: Any, error: BaseException | None) -> None:
-        """After it; of an asynchronous one when the program learns of its end by wait() or done(), from any thread."""
+        """After the operation; for an asynchronous one, when wait() or done() first reports completion, in any thread."""
 
     def follow(self, child: Group) -> None:
-        """A group was split off: attach() to it or not. Called by all its members."""
+        """A subgroup was made; the watcher may attach() to it. Called on all its members."""
 
     def closed(self, group: Group) -> None:
         """After close()."""
@@ -63,7 +63,7 @@ class Call:
             self.sequence = group._count
 
     def array(self) -> tuple[str, tuple[int, ...], int] | None:
-        """(dtype, shape, bytes) of the array that this rank gives, or of what tells about it; None without any."""
+        """(dtype, shape, bytes) of this rank's input array or its template; None without an array."""
         return array_of(self.parameters)
 
 
@@ -76,7 +76,7 @@ def array_of(parameters: dict[str, Any]) -> tuple[str, tuple[int, ...], int] | N
     return None
 
 
-_labels: dict[Any, str] = {}  # by a library's dtype: finding NumPy's takes longer than an operation
+_labels: dict[Any, str] = {}  # cache, by a library's dtype: the lookup takes longer than an operation
 
 
 def _label(dtype: Any) -> str:
@@ -90,14 +90,14 @@ def _traits(x: Any) -> tuple[str, tuple[int, ...], int] | None:
             x = resolve(x)
         return _labels.get(x.dtype) or _label(x.dtype), tuple(x.shape), int(x.nbytes)
     except (TypeError, ValueError):
-        return None  # no array: the operation says so
+        return None  # not an array: the operation raises
 
 
 class Watched(Group):
     """A Group with watchers; see attach()."""
 
     _watchers: tuple[Watcher, ...]
-    _forgotten: list[tuple[Work, _Tokens]]  # operations whose Works were dropped before anybody learned of their end
+    _forgotten: list[tuple[Work, _Tokens]]  # operations whose Works were dropped before completion was reported
 
     def _part(self, *args: Any, **named: Any) -> Group:
         child = super()._part(*args, **named)
@@ -109,13 +109,13 @@ class Watched(Group):
         try:
             super()._end(reason)
         finally:
-            if self.closed:  # as it may be with an error, of a broadcast that no peer came to
+            if self.closed:  # also after an error, of a broadcast that no peer called
                 _tell_forgotten(self, len(self._forgotten))
                 for watcher in self._watchers:
                     watcher.closed(self)
 
     def _run(self, name: str, plain: Callable[..., Any], parameters: dict[str, Any]) -> Any:
-        _tell_forgotten(self, 2)  # one comes, at most two go: the list cannot grow with what has ended
+        _tell_forgotten(self, 2)  # adds one and removes up to two: completed operations cannot accumulate
         call = Call(name, self, parameters)
         tokens: _Tokens = []
         try:
@@ -123,7 +123,7 @@ class Watched(Group):
             result = plain(self, **parameters)
         except BaseException as error:
             if call.sequence and isinstance(error, (TypeError, ValueError)):
-                self._count -= 1  # refused here, before anything was sent
+                self._count -= 1  # a local argument error, nothing was sent
             _end(tokens, error)
             raise
         if not call.asynchronous:
@@ -147,7 +147,7 @@ def _end(tokens: _Tokens, error: BaseException | None) -> None:
 
 
 class _Pending:
-    """A Work that tells when its end is seen."""
+    """A Work that calls the watchers when its completion is reported."""
 
     def __init__(self, group: Group, work: Work, tokens: _Tokens) -> None:
         self._group, self._work, self._tokens = group, work, tokens
@@ -167,7 +167,7 @@ class _Pending:
         except DistError as error:
             _end(self._tokens, error)
             raise
-        except BaseException:  # it goes on: the time is over, or a signal came
+        except BaseException:  # still pending: a timeout or a signal
             for watcher, token in tuple(self._tokens):
                 watcher.waits(token, False)
             raise
@@ -179,7 +179,7 @@ class _Pending:
             try:
                 self._end()
             except DistError:
-                return True  # told to the watchers; wait() raises it again
+                return True  # the watchers are notified; wait() raises it again
         return done
 
     def source(self) -> tuple[int, int]:
@@ -187,10 +187,10 @@ class _Pending:
 
 
 def _tell_forgotten(group: Watched, most: int) -> None:
-    """Of the operations that have ended meanwhile."""
+    """Notifies the watchers of dropped operations that have completed."""
     for _ in range(min(most, len(group._forgotten))):
-        with contextlib.suppress(IndexError):  # another thread was faster
-            _Pending(group, *group._forgotten.pop(0)).done()  # where it has not ended it is forgotten again
+        with contextlib.suppress(IndexError):  # another thread removed it
+            _Pending(group, *group._forgotten.pop(0)).done()  # if still pending, it is put back
 
 
 def _receive(group: Group, **parameters: Any) -> Any:
@@ -204,12 +204,12 @@ def _watched(name: str) -> ShortcutMethod:
     positional = names[:count]
 
     def method(self: Watched, *args: Any, **named: Any) -> Any:
-        # Too many arguments, or one given twice, are the plain method's to refuse.
+        # The plain method raises for too many or duplicate arguments.
         parameters = dict(zip(positional, args, strict=False))
         if len(args) > len(positional) or not parameters.keys().isdisjoint(named):
             return getattr(Group, name)(self, *args, **named)
         begins = "i" + name if name in ("send", "recv") and self._batch is not None else name
-        # The class may have changed back meanwhile: there is nobody to tell then.
+        # The class may have been changed back meanwhile: no watcher is left.
         return Watched._run(self, begins, getattr(Group, begins) if begins != name else plain, {**parameters, **named})
 
     method.__name__, method.__doc__ = name, plain.__doc__
@@ -224,9 +224,9 @@ for _name in RECORDED:
 
 
 def attach(group: Group, watcher: Watcher) -> None:
-    """Tells the watcher of the group's operations from now on."""
+    """Adds a watcher to the group."""
     if not isinstance(group, Watched):
-        group.__dict__.update(_watchers=(), _forgotten=[])  # before another thread's call asks for them
+        group.__dict__.update(_watchers=(), _forgotten=[])  # before another thread's call reads them
         group.__class__ = Watched
         assert isinstance(group, Watched)  # for the type checker
     _tell(group, (*group._watchers, watcher))
@@ -239,7 +239,7 @@ def _tell(group: Watched, watchers: tuple[Watcher, ...]) -> None:
 
 
 def detach(group: Group, watcher: Watcher) -> None:
-    """Ends that. Nothing when it was not attached."""
+    """Removes the watcher. No effect if it is not attached."""
     if isinstance(group, Watched):
         _tell(group, tuple(other for other in group._watchers if other is not watcher))
         if not group._watchers:

@@ -1,4 +1,4 @@
-"""Stores: how ranks meet and exchange small values."""
+"""Stores for the rendezvous and for small values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FileStore", "HashStore", "PrefixStore", "Store", "TCPStore", "TorchS
 
 
 def __getattr__(name: str) -> Any:
-    """The rare ones are loaded when they are asked for."""
+    """Loads the rarely used stores on demand."""
     if name == "FileStore":
         from .file import FileStore
 

@@ -1,4 +1,4 @@
-"""Connections of a store's client to its server: one per request under way, kept for the next one."""
+"""Connections of a store's client to its server: one per pending request, kept for reuse."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 
     _Found = TypeVar("_Found")
 
-GRACE = 5.0  # s that a server may be late with an answer before it counts as stopped
+GRACE = 5.0  # s that an answer may be late before the server counts as stopped
 _RETRY = (0.01, 0.25)  # s between attempts to connect, first and longest
 _AT_ONCE = 4096  # bytes, at least
 _LONGEST = 2e6  # s; poll() counts milliseconds in 31 bits
 
 
 def grace(timeout: timedelta) -> float:
-    """GRACE, or less: s that opening a connection may take, for a store of this timeout."""
+    """Timeout in s of opening a connection: GRACE, or less for a store with a short timeout."""
     return min(GRACE, timeout.total_seconds())
 
 
 class StoreLost(DistStoreError):
-    """The server is gone, as opposed to a key that did not come."""
+    """The server is gone, in contrast to a missing key."""
 
 
 class StoreClosed(StoreLost):
-    """It said goodbye: the process that served it has closed it, and lives."""
+    """The server sent a shutdown notice: its process has closed it and is alive."""
 
 
 class Server(Protocol):
     def close(self, linger: float = 0.0) -> None: ...
 
 
-_forks = 0  # between this process and the first; asking for the process id would be a system call per request
+_forks = 0  # number of forks so far; getpid() would be a system call per request
 
 
 def _count_fork() -> None:
@@ -59,8 +59,8 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 def retried(attempt: Callable[[], _Found], seconds: float, where: str) -> _Found:
-    """What attempt() gives, tried again while it raises OSError or DistNetworkError: a server, or its host's name, may not be
-    there yet. One that refuses (AuthFailed) is not asked again. Raises DistNetworkError after `seconds`."""
+    """The result of attempt(), retried while it raises OSError or DistNetworkError: the server or its host name may not exist
+    yet. AuthFailed is not retried. Raises DistNetworkError after `seconds`."""
     start = time.monotonic()
     pause, reason = _RETRY[0], ""
     notice = Notice(lambda waited: f"has waited {waited:.3g} s for the {where}, which nobody serves yet: {reason}")
@@ -104,10 +104,10 @@ class Connections:
         self._idle.append(retried(self._attempt, seconds, self._where))
 
     def run(self, exchange: Callable[[socket.socket], _Found]) -> _Found:
-        """What a request and its answer over a connection give. Raises DistStoreError when the server is gone.
+        """Sends a request and returns its answer. Raises DistStoreError if the server is gone.
 
-        Also after Ctrl-C a connection is not used again: an answer that comes later must not be taken for the next request's.
-        But it stays open, because the server takes its end for that of the process.
+        After Ctrl-C the connection is not reused: a late answer must not be taken for the next request's. But it stays open,
+        because the server takes a closed connection for the end of the process.
         """
         sock = self._take()
         try:
@@ -139,7 +139,7 @@ class Connections:
                 self._busy.add(sock := self._idle.pop())
                 return sock
         try:
-            sock = self._attempt()  # a server that was there a moment ago is not waited for
+            sock = self._attempt()  # no retries: the server was up a moment ago
         except (OSError, DistNetworkError) as error:
             raise self._gone(error) from error
         with self._lock:
@@ -158,7 +158,7 @@ class Connections:
         sock.close()
 
     def close(self, linger: float = 0.0) -> None:
-        """Idempotent. Requests under way in other threads end with DistStoreError. `linger` is for the server."""
+        """Idempotent. Pending requests of other threads end with DistStoreError. `linger` is for the server."""
         with self._lock:
             self._closed = True
             for sock in self._busy if self._forks == _forks else ():
@@ -176,13 +176,13 @@ def _close(idle: list[socket.socket], aside: list[socket.socket], server: Server
 
 
 class RemoteStore(RequestStore):
-    """A store behind a server. Threads may share it: each request under way has a connection of its own."""
+    """A store behind a server. Thread-safe: each pending request has its own connection."""
 
     host: str
     port: int
     _called: str
     _connections: Connections
-    _tells: bool  # answers begin with a status, as our own servers' do
+    _tells: bool  # answers begin with a status byte, as those of our servers
 
     def _where(self) -> str:
         return f"{self._called} {self.host} port {self.port}"
@@ -204,7 +204,7 @@ class RemoteStore(RequestStore):
         answer = Answer(sock)
         try:
             sock.sendall(request, socket.MSG_NOSIGNAL)
-        except (BrokenPipeError, ConnectionResetError):  # what the server said before can still be read
+        except (BrokenPipeError, ConnectionResetError):  # data that the server sent before can still be read
             self._connections.said_goodbye |= answer.read(1)[0] == CLOSED
             raise
         status, gave_up = OK, False
@@ -220,9 +220,9 @@ class RemoteStore(RequestStore):
             strings = [read_bytes(answer.read)]
         elif status not in (OK, CANCELLED):
             raise ValueError(f"an answer of status {status}")
-        if gave_up and status != CANCELLED:  # it came after all
+        if gave_up and status != CANCELLED:  # the result arrived before the cancellation
             answer.read(1)
-        self._connections.said_goodbye |= bool(answer.rest)  # it comes behind the last answer
+        self._connections.said_goodbye |= bool(answer.rest)  # the shutdown notice follows the last answer
         return status, strings
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
@@ -234,7 +234,7 @@ class RemoteStore(RequestStore):
 
 
 class Answer:
-    """What comes from a server; more is read at once than is asked for."""
+    """A buffered reader of a server's answer."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -254,7 +254,7 @@ class Answer:
 
 
 def _await(sock: socket.socket, answer: Answer, seconds: float) -> tuple[int, bool]:
-    """The status of a request that waits, and whether it was given up first, which is answered, too."""
+    """The status of a blocking request, and whether it was cancelled before. The server answers a cancellation, too."""
     sock.settimeout(min(max(seconds, 0.001), _LONGEST))
     try:
         return answer.read(1)[0], False

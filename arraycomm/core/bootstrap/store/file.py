@@ -25,9 +25,9 @@ from .table import CHANGING, MAX_REQUEST, OK, Op, Table, encode
 
 _MAGIC = b"arraycomm store 2\n"
 _USERS = b"\0users"  # "<open now> <closed so far>"
-_LOG_BYTE, _LIFE_BYTE = 2**62, 2**62 + 1  # far behind any data
+_LOG_BYTE, _LIFE_BYTE = 2**62, 2**62 + 1  # beyond any data
 _FLOCK = "hhqqi"  # struct flock with 64-bit offsets: type, whence, start, length, pid
-_POLL = (0.0005, 0.02)  # s between looks at the file, first and longest: no event crosses a network file system
+_POLL = (0.0005, 0.02)  # s: polling interval of the file, first and longest: network file systems deliver no events
 _CHUNK = 1 << 20
 _LENGTH = 4  # bytes, before each request in the log
 
@@ -58,7 +58,7 @@ class FileStore(RequestStore):
         return f"FileStore {self.path}"
 
     def _join(self) -> int:
-        """Opens the file that stands at the path once the lock is held: a user may have removed it meanwhile."""
+        """Opens and locks the file. Retries if a user has removed it between open and lock."""
         end = time.monotonic() + self.timeout.total_seconds()
         while True:
             descriptor = _open(self.path)
@@ -100,7 +100,7 @@ class FileStore(RequestStore):
                 try:
                     self._offset = _append(self._descriptor, self._offset, encode(op, fields))
                 except BaseException:
-                    self._table, self._offset = Table(), len(_MAGIC)  # ahead of the file: read it again
+                    self._table, self._offset = Table(), len(_MAGIC)  # ahead of the file: replay from the start
                     raise
             return answer
 
@@ -117,9 +117,9 @@ class FileStore(RequestStore):
 
 
 def _leave(path: str, descriptor: int, world_size: int, counts: bool, pid: int) -> None:
-    """Removes the file if this was the last user. Never raises: it runs at exit, when nobody can act on it."""
+    """Removes the file if this was the last user. Never raises, because it runs at exit."""
     if pid != os.getpid():
-        return  # a forked child has a copy of the descriptor, and is no user
+        return  # a forked child has a copy of the descriptor but does not count as a user
     try:
         # A full or vanished file system: the next user of the path empties the file.
         with contextlib.suppress(OSError, DistStoreError), \
@@ -165,7 +165,7 @@ def _stands(path: str, descriptor: int) -> bool:
 
 
 def _begin(path: str, descriptor: int) -> None:
-    """Checks or writes the first line, and empties a file whose users are all dead. Takes part in the sign of life."""
+    """Checks or writes the first line, and empties a file whose users are all dead. Takes the shared lock of a live user."""
     start = os.pread(descriptor, len(_MAGIC), 0)
     if start != _MAGIC and not _MAGIC.startswith(start):
         raise DistStoreError(f"will not use {path} as a FileStore: it holds something else; choose another path")
@@ -195,7 +195,7 @@ def _count_users(descriptor: int, *, joined: int, closed: int) -> tuple[int, int
 
 
 def _replay(descriptor: int, table: Table, offset: int) -> int:
-    """Carries out what others appended since `offset`; the new offset. A torn last line, of a dead user, is left."""
+    """Replays the requests appended since `offset`; returns the new offset. Skips a torn last request of a dead user."""
     try:
         return _read_on(descriptor, table, offset)
     except (ValueError, ResourceError) as error:
@@ -223,7 +223,7 @@ def _append(descriptor: int, offset: int, request: bytes) -> int:
     entry = len(request).to_bytes(_LENGTH, "little") + request
     try:
         if os.fstat(descriptor).st_size > offset:
-            os.ftruncate(descriptor, offset)  # what a user that died was writing
+            os.ftruncate(descriptor, offset)  # the partial request of a dead user
         _write(descriptor, offset, entry)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -240,7 +240,7 @@ def _write(descriptor: int, offset: int, data: bytes) -> None:
 
 
 def _lock(descriptor: int, mode: int, byte: int) -> bool:
-    """Takes, changes or gives back (F_UNLCK) a lock; False when somebody else is in the way."""
+    """Acquires, changes or releases (F_UNLCK) a lock; False if it conflicts with another user's."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, mode, os.SEEK_SET, byte, 1, 0))
     except OSError as error:

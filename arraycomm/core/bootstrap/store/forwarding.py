@@ -1,4 +1,4 @@
-"""ForwardingStore: a store that is another one; PrefixStore: under other keys."""
+"""ForwardingStore: delegates to another store; PrefixStore: with prefixed keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .request import key_list, value_bytes
 
 
 class ForwardingStore(Store):
-    """Asks `_inner` for all it is asked for. A subclass says which keys are meant there, and how it is cloned."""
+    """Delegates every call to `_inner`. A subclass maps the keys and defines clone()."""
 
     _inner: Store
 
@@ -104,7 +104,7 @@ class PrefixStore(ForwardingStore):
 
     def __init__(self, prefix: str, store: Store) -> None:
         if not isinstance(prefix, str) or not isinstance(store, Store):
-            wrong = ValueError if store is None else TypeError  # as torch has them
+            wrong = ValueError if store is None else TypeError  # the exceptions that torch raises
             raise wrong(f"PrefixStore needs a str and a Store, got {type(prefix).__name__} and {type(store).__name__}")
         self.prefix = prefix
         self._inner = store

@@ -1,7 +1,7 @@
-"""The way to a store on the same host: a Unix socket beside each listening socket on loopback.
+"""A fast path to a store on the same host: a Unix socket in addition to each listening socket on loopback.
 
-Its name is abstract: it belongs to the network namespace, as the port does, and leaves nothing behind. Anybody may take
-such a name first; so both ends look at the other's user, authenticate as over TCP, and go on over TCP where that fails.
+Its name is abstract: it belongs to the network namespace, like the port, and needs no cleanup. Any user may bind such a
+name first; so both ends check the peer's user, authenticate as over TCP, and fall back to TCP if that fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _name(address: str, port: int) -> str:
 
 
 def listen(address: str, port: int) -> socket.socket | None:
-    """None where that is not loopback, or somebody has the name."""
+    """None if the address is not loopback, or the name is in use."""
     if not is_loopback(address):
         return None
     sock = socket.socket(socket.AF_UNIX)
@@ -36,7 +36,7 @@ def listen(address: str, port: int) -> socket.socket | None:
 
 
 def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, deadline: float) -> socket.socket | None:
-    """A connected, authenticated, blocking socket; None where there is no such server."""
+    """A connected, authenticated, blocking socket; None if there is no such server."""
     if not is_loopback(address):
         return None
     sock = socket.socket(socket.AF_UNIX)

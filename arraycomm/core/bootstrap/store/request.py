@@ -1,4 +1,4 @@
-"""RequestStore: the Store methods, each as one request to a Table that lies somewhere."""
+"""RequestStore: the Store methods, each as one request to a local or remote Table."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MOST = 2**63 - 1
 
 
 class RequestStore(Store):
-    """A subclass says how a request reaches its Table: `_call`."""
+    """A subclass implements the transport of requests to its Table: `_call`."""
 
     @abc.abstractmethod
     def _call(self, op: int, fields: Sequence[bytes | int], timeout: float) -> list[bytes]:
-        """The answer. Raises TimeoutError when it would have to wait for more than `timeout` seconds."""
+        """The answer. Raises TimeoutError after `timeout` seconds."""
 
     def _wait_call(self, op: int, keys: Sequence[str], timeout: timedelta | None = None) -> list[bytes]:
         seconds = (self.timeout if timeout is None else timeout).total_seconds()
@@ -97,7 +97,7 @@ class RequestStore(Store):
 
 
 def key_bytes(key: str) -> bytes:
-    """Behind a slash, as torch's stores have users' keys; others are the store's own."""
+    """Prefixes a user's key with a slash, as torch's stores do; keys without one are internal."""
     if not isinstance(key, str):
         raise TypeError(f"a key must be str, got {type(key).__name__}")
     return b"/" + key.encode()

@@ -1,5 +1,5 @@
-"""The server behind TCPStore: a thread in C (native/store/server.c) answers all clients, another (auth.Acceptor) lets them
-in.
+"""The server behind TCPStore: a thread in C (native/store/server.c) serves all clients, another (auth.Acceptor) accepts
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..auth import Acceptor, Hello, Purpose
 
 
 class StoreServer:
-    """Serves a table on listening sockets, which it owns. A client that dies takes its waiting request with it.
+    """Serves a table on listening sockets, which it owns. A dead client's pending request is dropped.
 
     torch: it serves clients of torch.distributed's TCPStore, too."""
 
@@ -29,7 +29,7 @@ class StoreServer:
         self._gate = None
         try:
             if torch:
-                from .torch_gate import Gate  # rare
+                from .torch_gate import Gate  # lazy: rarely used
 
                 self._gate = Gate(self._server, checked=not secret)
             self._acceptor = Acceptor(listeners, secret, job, self._admit, check=_welcome, name="store-acceptor", gate=self._gate)
@@ -38,7 +38,7 @@ class StoreServer:
             raise
 
     def close(self, linger: float = 0.0) -> None:
-        """Lets nobody else in, waits up to `linger` seconds for the clients to leave, then ends all. Idempotent."""
+        """Stops accepting, waits up to `linger` seconds for the clients to disconnect, then closes all. Idempotent."""
         if not self._closed:
             self._acceptor.close()
             self._end(linger)
@@ -50,7 +50,7 @@ class StoreServer:
             self._gate.close()
 
     def _admit(self, sock: socket.socket, _: Hello) -> None:
-        """In the acceptor's thread, which has ended when the server does."""
+        """Called in the acceptor's thread, which ends before the server."""
         if sock.family != socket.AF_UNIX:
             keep_alive(sock)
         store_admit(self._server, sock.fileno())
@@ -62,7 +62,7 @@ def _welcome(hello: Hello) -> str | None:
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """A host that vanished without a word is noticed within about 6 s."""
+    """TCP keepalive: a host that fails without a FIN or RST is detected within about 6 s."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)

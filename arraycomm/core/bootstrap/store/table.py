@@ -48,7 +48,7 @@ def encode(op: int, fields: Sequence[bytes | int]) -> bytes:
     return b"".join(parts)
 
 
-Read = Callable[[int], bytes]  # so many bytes, or an error
+Read = Callable[[int], bytes]  # reads exactly this many bytes, or raises
 
 
 def _number(read: Read) -> int:
@@ -63,7 +63,7 @@ def read_bytes(read: Read) -> bytes:
 
 
 def read_answer(op: int, fields: int, read: Read) -> list[bytes]:
-    """What comes behind the status. `fields`: how many the request had."""
+    """Reads the answer after the status byte. `fields`: number of fields in the request."""
     if op in (Op.ADD, Op.NUM_KEYS, Op.DELETE, Op.QUEUE_LEN):
         return [b"%d" % _number(read)]
     if op == Op.CHECK:
@@ -73,7 +73,7 @@ def read_answer(op: int, fields: int, read: Read) -> list[bytes]:
     elif op in (Op.MULTI_GET, Op.AWAIT_VALUES):
         count = fields
     elif op == Op.POP:
-        count = min(_number(read), 1)  # torch's server tells how many there were
+        count = min(_number(read), 1)  # torch's server returns the number of deleted keys
     else:
         count = _number(read) if op == Op.LIST_KEYS else 0
     return [read_bytes(read) for _ in range(count)]
@@ -86,7 +86,7 @@ class Table:
         self._table = store_table()
 
     def apply(self, op: int, fields: Sequence[bytes | int]) -> list[bytes] | None:
-        """Carries a request out, whole or not at all; None for one that has to wait.
+        """Executes a request atomically; None for one that has to wait.
 
         Raises ValueError for a malformed request or an `add` to text that is no number, ResourceError at a quota.
         """

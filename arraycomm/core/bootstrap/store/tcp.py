@@ -19,8 +19,8 @@ from .request import key_bytes, value_bytes
 from .server import StoreServer, keep_alive
 from .table import Op
 
-WORKERS = b"init/"  # counts them; torch's name
-_LOOK = 0.01  # s between two looks whether all workers have come
+WORKERS = b"init/"  # the counter of workers; torch's name
+_LOOK = 0.01  # s: polling interval for the number of workers
 
 
 class TCPStore(RemoteStore):

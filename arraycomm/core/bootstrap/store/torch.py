@@ -60,7 +60,7 @@ class TorchStore(RemoteStore):
     """
 
     _called, _tells = "torch store at", False
-    lists_keys = False  # an older one closes the connection instead
+    lists_keys = False  # older servers close the connection on this request
 
     def __init__(self, host: str, port: int, timeout: timedelta = timedelta(seconds=300), *,
                  counts: bool = False) -> None:
@@ -89,7 +89,7 @@ class TorchStore(RemoteStore):
         try:
             return super().add(key, amount)
         except DistStoreError:
-            # torch's server hangs up on a value that is no number.
+            # torch's server closes the connection on a value that is no number.
             if self.check([key]) and not self.get(key).lstrip(b"-").isdigit():
                 raise ValueError(f"cannot add to key {key!r}: its value is not a decimal number") from None
             raise

@@ -1,4 +1,4 @@
-"""Gate: lets clients of torch.distributed's TCPStore into a store of ours, whose server speaks their protocol
+"""Gate: accepts clients of torch.distributed's TCPStore in our store, whose server implements their protocol
 (native/store).
 
 That has no authentication: on loopback a client must run under our user, from elsewhere it is let in only where
@@ -27,25 +27,25 @@ from .server import keep_alive
 if TYPE_CHECKING:
     from arraycomm._engine import StoreServer
 
-_LOG_EVERY = 60.0  # s between two complaints
+_LOG_EVERY = 60.0  # s: rate limit of log messages
 
 
 class Gate:
-    """Of a server. checked: it has looked at the users of its clients on loopback."""
+    """The gate of one server. checked: the user ids of clients on loopback have been checked."""
 
     def __init__(self, server: StoreServer, *, checked: bool) -> None:
         self._server, self._checked = server, checked
-        # The server writes a line for each client that it disconnects, and never waits for who reads it.
+        # The server writes a line for each client that it disconnects, and never blocks on this socket.
         self._told, self._complaints = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._count, self._next_time = 0, 0.0
         self._pid = os.getpid()
 
     def fileno(self) -> int:
-        """Where there is something to tell()."""
+        """The descriptor that becomes readable when tell() has something to log."""
         return self._told
 
     def offer(self, sock: socket.socket) -> None:
-        """Any one thread. Owns the socket from here on, or raises AuthFailed."""
+        """Takes ownership of the socket, or raises AuthFailed. Called by one thread at a time."""
         if is_loopback(sock.getpeername()[0]):
             if not self._checked:
                 check_user(sock, None)
