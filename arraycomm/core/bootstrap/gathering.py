@@ -48,7 +48,7 @@ def signed(secret: bytes | None, about: str, value: bytes) -> bytes:
 
 
 def agreed(store: Store, key: str, secret: bytes | None, about: str, content: bytes) -> bytes:
-    """What the first rank has written under the key: this content, where that is this rank. Raises AuthFailed as signed()."""
+    """Writes the content if the key is missing; returns the first writer's content. Raises AuthFailed as signed()."""
     return signed(secret, about, store.compare_set(key, "", sign(secret, about, content)))
 
 
@@ -65,7 +65,7 @@ class Gathering:
         self._store, self.rank, self.size, self.secret, self._members = store, rank, size, secret, members
 
     def enter(self) -> None:
-        """If this process ends before leave(), the others hear of it, in a store that notices."""
+        """Registers the last-will record: if this process ends before leave(), the store notifies the peers."""
         if self.size > 1:
             news = self._news("its process has ended")
             self._store.will(f"rank {self.rank}", {_end(stage): self._ending(stage, news) for stage in STAGES})
@@ -162,7 +162,7 @@ class Gathering:
             absent = self._absent(stage) if self._speaks(stage) else []
             added = where(absent) if absent else ""
         except (DistStoreError, NotImplementedError):
-            return ""  # StoreLost: the wait raises it too; TypeError: a program's store with few methods
+            return ""  # DistStoreError: the wait raises it too; NotImplementedError: a program's store with few methods
         if not absent:
             return ""
         who = f"rank{'s' * (len(absent) > 1)} {_shown(absent)}"

@@ -31,7 +31,7 @@ from .store import HashStore, PrefixStore, Store, TCPStore
 from .store.connections import StoreClosed, StoreLost
 
 _ADVICE = "see whether they were started with the same MASTER_ADDR and MASTER_PORT, and what they printed"
-_TOGETHER = 0.5  # s: who gave up as late as that began with this rank, and does not try again, but says who did not come
+_TOGETHER = 0.5  # s: a rank that timed out this late started with this one; it raises and does not retry
 _ANNOUNCE = timedelta(seconds=5)  # for a store on this host, or one that is known to be up
 LINGER = 1.0  # s that rank 0 keeps serving the store for ranks that are still leaving
 
@@ -286,7 +286,7 @@ def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timede
         _check_in(PrefixStore(_prefix(name, environ), meeting.store), place)
     except _WrongSize as error:
         store, _ = _turn(meeting, place, name, environ)
-        Gathering(store, place.rank, error.size, secret).fail(ValueError(str(error)))  # the others need not wait for this rank
+        Gathering(store, place.rank, error.size, secret).fail(ValueError(str(error)))  # notifies waiting peers
         raise ValueError(str(error)) from None
     end = time.monotonic() + timeout.total_seconds()
     while True:

@@ -1,1 +1,1 @@
-"""CUDA's runtime, as far as arrays on GPUs need it. Loaded when the first such array comes, never before."""
+"""CUDA's runtime and staging for arrays on GPUs. Loaded lazily, for the first such array."""

@@ -1,9 +1,9 @@
-"""Memory of a device that the other ranks of the host reach by CUDA's IPC. What they take from this rank lies there for a moment.
+"""Staging buffers in device memory, shared with the other ranks of the host by CUDA IPC: peers read this rank's data there.
 
-The arrays themselves are not opened, though that would save a copy on the device. A handle stands for a whole allocation, which
-must not be freed before everybody has closed it; but the libraries free as they like: torch's and CuPy's allocators when memory
-is short, others with an array's last reference. Who keeps handles open does not learn of it, and to open and close one for each
-operation waits for the driver. Memory of cudaMallocAsync and of torch's expandable segments has no handles at all.
+The arrays themselves are not shared by IPC, though that would save a copy on the device. A handle stands for a whole allocation,
+which must not be freed before all peers have closed it. But libraries free memory at any time: torch's and CuPy's allocators when
+memory is short, others with an array's last reference. A peer with an open handle is not notified, and opening and closing one
+per operation is a slow driver call. Memory of cudaMallocAsync and of torch's expandable segments has no handles at all.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .runtime import Runtime
 SLOT_BYTES = 32 << 20
 _SLOTS = 2
 
-_free: dict[int, list[tuple[int, bytes]]] = {}  # by device; the process's
+_free: dict[int, list[tuple[int, bytes]]] = {}  # free areas of this process, by device
 
 
 class Area:
-    """Two slots; of one group, and of the next one when nobody refers to it. Never freed: a peer may have it open still."""
+    """Two slots, used by one group and then reused by another. Never freed: a peer may still have it open."""
 
     def __init__(self, cuda: Runtime, device: int) -> None:
         self._device = device
@@ -41,5 +41,5 @@ def _allocate(cuda: Runtime, device: int) -> tuple[int, bytes]:
 
 
 def slot(address: int, index: int) -> int:
-    """Where piece `index` lies in an area."""
+    """The address of piece `index` in an area."""
     return address + index % _SLOTS * SLOT_BYTES

@@ -1,7 +1,7 @@
-"""A device as the calling thread's current one, for as long as it is needed.
+"""A context manager that makes a device the calling thread's current one.
 
-By the driver's stack of contexts: cudaSetDevice cannot be taken back. To set the device that was current before makes a context
-there, some 500 MB of its memory, also where the thread had none; such threads are the rule with JAX.
+It uses the driver's stack of contexts, because cudaSetDevice cannot be undone: restoring the previous device creates a context
+there (about 500 MB of device memory), also if the thread had none. With JAX most threads have none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RELAXED = 2  # cudaStreamCaptureModeRelaxed
 
 
 class Contexts:
-    """The devices' primary contexts, which the runtime and all libraries use. They stay until the process ends."""
+    """The devices' primary contexts, which the runtime and all libraries use. They are retained until the process ends."""
 
     def __init__(self, cuda: Runtime) -> None:
         self._cuda = cuda
@@ -29,20 +29,20 @@ class Contexts:
     def push(self, device: int) -> None:
         if device not in self._of:
             context = self._cuda.ffi.new("uintptr_t *")
-            self._cuda.check(self._retain(context, device), f"use device {device}")  # a CUdevice is the runtime's number
+            self._cuda.check(self._retain(context, device), f"use device {device}")  # a CUdevice equals the runtime's ordinal
             self._of[device] = int(context[0])
         self._cuda.check(self._push(self._of[device]), f"use device {device}")
 
     def pop(self) -> int:
-        """CUDA's code."""
+        """Restores the previous context; returns CUDA's code."""
         return int(self._pop(self._cuda.ffi.new("uintptr_t *")))
 
 
 class On:
-    """A class: a generator's context costs more than the calls. Who gives a stream of another device gets an error from CUDA.
+    """A class, because a generator's context manager is slower than the calls. CUDA raises for a stream of another device.
 
-    A capture into a CUDA graph that this or another thread has begun goes on: CUDA would end it for calls that could disturb it,
-    to take memory or to look at an event, unless the thread says that it has nothing to do with it.
+    A stream capture by this or another thread continues: without the relaxed capture mode, CUDA would invalidate it on unsafe
+    calls, such as an allocation or an event query.
     """
 
     __slots__ = ("_cuda", "_device", "_mode", "_pushed")
@@ -59,7 +59,7 @@ class On:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: types.TracebackType | None) -> None:
-        self._cuda.lib.cudaThreadExchangeStreamCaptureMode(self._mode)  # as it was
+        self._cuda.lib.cudaThreadExchangeStreamCaptureMode(self._mode)  # restores the mode
         if self._pushed:
             code = self._cuda.contexts().pop()
             if error is None:

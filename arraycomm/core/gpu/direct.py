@@ -1,9 +1,9 @@
-"""A collective between ranks that reach each other's devices, piece by piece through their areas: what is reduced, each rank's
-device reduces for it.
+"""A device-to-device collective between ranks with CUDA IPC, in pieces through their areas. For a reduction, each rank's
+device reduces that rank's part.
 
-A piece lies in the giver's slot before the ranks meet, and is taken after that, while the next one comes into the other slot. No
-device ever waits for another process, which may die: the host sees the end of copies, and the ranks meet by an operation of the
-host's. When the last meeting is over nobody reads here any more.
+A sender copies a piece into its slot before a host synchronisation of all ranks. Peers read it afterwards, while the next piece
+is copied into the other slot. No device waits for another process, which may die: the host waits for the copies and then
+synchronises the ranks by a host operation. After the last synchronisation no peer reads this rank's area.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .runtime import ON_DEVICE
 
 
 class Moves(Record):
-    """What goes where. giver: the rank from which all comes; None: block b comes from rank b, or with an op, of all ranks' own.
+    """The data movement. giver: the only sender; None: block b comes from rank b or, with an op, from all ranks.
 
-    gives, gets: elements of the blocks that who gives gives, and that this rank gets.
+    gives, gets: elements of the blocks that a sender sends, and that this rank receives.
     """
 
     name: str

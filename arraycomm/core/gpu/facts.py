@@ -1,4 +1,4 @@
-"""What arraycomm-info says of the GPUs here: driver, CUDA's runtime, devices; or what of these is missing."""
+"""The GPU section of arraycomm-info: driver, CUDA's runtime, devices, or the missing part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DRIVER = "/proc/driver/nvidia"  # as the kernel module of NVIDIA's driver has i
 
 
 def facts(driver: str = _DRIVER) -> dict[str, str]:
-    """In the order in which it is read."""
+    """The lines of the section, in order."""
     found = {"driver": _driver(driver)}
     try:
         cuda = runtime()

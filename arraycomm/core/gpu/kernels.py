@@ -1,8 +1,8 @@
-"""Reductions on a device: what all ranks' memory there has is read once, and the result written once.
+"""Reductions on a device: each kernel reads every rank's memory once and writes the result once.
 
-In NVIDIA's PTX, the text that the driver compiles for the device that it finds ("Parallel Thread Execution ISA"): so nothing is
-compiled before, and nothing but the driver is needed. Every rank's part is an operand of its own, in rank order, and all steps
-are those of the host's engine (docs/reference/semantics.md), to the bit: no step is fused with another, and narrow floats are
+Written in PTX ("Parallel Thread Execution ISA"), which the driver compiles at run time for the device present: no build step
+and no other library are needed. Every rank's part is a separate operand, in rank order. Results are bit-identical to the host
+engine's (docs/reference/semantics.md): no fused operations, and narrow floats are
 rounded once.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 _MOST = 32  # ranks: operands are named one by one
-_THREADS, _BLOCKS = 256, 2048  # of a launch, at most; each thread has as many elements as it takes
+_THREADS, _BLOCKS = 256, 2048  # maximum per launch; a thread loops over its elements
 
 # {p} is a scratch predicate, {a} what has been reduced so far, {b} the next operand, {s} and {t} scratch of their type.
 _FLOATS = {
@@ -40,12 +40,12 @@ _INTEGERS = {
 _BYTES = _INTEGERS | {"band": "and.b32 {a}, {a}, {b};", "bor": "or.b32 {a}, {a}, {b};", "bxor": "xor.b32 {a}, {a}, {b};"}
 _BOOLS = {"sum": _BYTES["bor"], "max": _BYTES["bor"], "bor": _BYTES["bor"], "product": _BYTES["band"], "min": _BYTES["band"],
           "band": _BYTES["band"], "bxor": _BYTES["bxor"]}
-_HELD = {"s8": "s32", "s16": "s32", "u8": "u32", "u16": "u32"}  # registers for what PTX does not compute with
+_HELD = {"s8": "s32", "s16": "s32", "u8": "u32", "u16": "u32"}  # register types for memory types without PTX arithmetic
 _NAN = "setp.nan.f32 %p, {a}, {a}; "
 
 
 class _Kind(Record):
-    """How elements are computed with. w: the type in which; m: that in memory.
+    """The arithmetic of a dtype. w: the type of registers; m: the type in memory.
 
     widen: an element in {m} as {b}; narrow: {a} as an element in {m}. Empty: memory's type is the one.
     """
@@ -56,7 +56,7 @@ class _Kind(Record):
     steps: dict[str, str]
     widen: str = ""
     narrow: str = ""
-    parts: int = 1  # of one element, which are reduced apart
+    parts: int = 1  # of one element, reduced separately
 
 
 _FLOAT32 = _Kind("f32", "f32", 4, _FLOATS, narrow=_NAN + "selp.f32 {m}, 0f7FC00000, {a}, %p;")
@@ -90,7 +90,7 @@ _KINDS = {
 
 
 def reduces(dtype: int, op: ReduceOp, ranks: int) -> bool:
-    """Whether there is a kernel; else the host reduces. The same on all ranks."""
+    """Whether there is a kernel; else the host reduces. Equal on all ranks."""
     kind = _KINDS.get(DType(dtype))
     return ranks <= _MOST and kind is not None and op.name in kind.steps
 
@@ -144,7 +144,7 @@ def _divide(kind: _Kind, op: ReduceOp, ranks: int) -> list[str]:
 
 
 class Kernels:
-    """The process's, compiled when they are first wanted on a device."""
+    """The compiled kernels of this process; compiled on first use on a device."""
 
     def __init__(self, cuda: Runtime) -> None:
         self._cuda = cuda
@@ -155,7 +155,7 @@ class Kernels:
         self._functions: dict[tuple[int, int, str, int], int] = {}
 
     def reduce(self, to: int, inputs: Sequence[int], count: int, dtype: int, op: ReduceOp, stream: int, device: int) -> None:
-        """Enqueues it, on the current device. to: may be one of the inputs. Raises DistBackendError."""
+        """Enqueues a reduction on the current device. to: may be one of the inputs. Raises DistBackendError."""
         kind = _KINDS[DType(dtype)]
         key = (device, int(dtype), op.name, len(inputs))
         function = self._functions.get(key) or self._functions.setdefault(key, self._compiled(dtype, op, len(inputs)))
@@ -178,7 +178,7 @@ _kernels: list[Kernels] = []
 
 
 def kernels(cuda: Runtime) -> Kernels:
-    """DistBackendError where the driver has no such functions."""
+    """The process's Kernels. Raises DistBackendError if the driver lacks the functions."""
     if not _kernels:
         _kernels.append(Kernels(cuda))
     return _kernels[0]

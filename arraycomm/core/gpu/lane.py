@@ -1,4 +1,4 @@
-"""A device's way to the host: a stream in each direction, pinned memory, and what an operation that failed has left behind."""
+"""Transfers between a device and the host: a stream per direction, pinned memory, and cleanup after failed operations."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..base.typed import Any
 from .pinned import Block, Common, Pool
 from .runtime import TO_DEVICE, TO_HOST, Runtime
 
-_SPINS = 200  # looks at an event before the first sleep: about 100 us
+_SPINS = 200  # spin budget: event queries before the first sleep, about 100 us
 LONGEST_NAP = 0.001  # s
 _FARTHEST = 2**31 - 1  # bytes between rows (cudaDeviceProp.memPitch)
-PATIENCE = 5.0  # s that close() waits for what has not ended on the device
+PATIENCE = 5.0  # s that close() waits for pending work on the device
 
 
 class Event:
-    """One of a lane's, which takes it back: when nobody refers to it, or before, since an exception's traceback may."""
+    """A pooled event of a Lane. It returns to the pool explicitly or with its last reference; a traceback may keep one."""
 
     def __init__(self, handle: int, free: list[int]) -> None:
         self.handle, self._free = handle, free
@@ -34,7 +34,7 @@ class Event:
 
 
 class Lane:
-    """One communicator's on one device. Its methods are called while that is the current one."""
+    """One communicator's transfers with one device, which is current when the methods are called."""
 
     def __init__(self, cuda: Runtime, pool: Pool, device: int) -> None:
         self.cuda, self.device, self._pool = cuda, device, pool
@@ -47,10 +47,10 @@ class Lane:
         self.common: Common | None = None
         self._events: list[int] = []
         self._left: list[tuple[list[Event | None], list[Event], Any]] = []
-        self._lock = threading.Lock()  # over what is left: Works end in any thread
+        self._lock = threading.Lock()  # guards the leftovers: Works end in any thread
 
     def block(self, nbytes: int, *, common: bool = False) -> Block:
-        """Pinned memory. common: of what all ranks reach, where there is any."""
+        """Pinned memory. common: prefer memory that all ranks share."""
         found = self.common.take(nbytes) if common and self.common else None
         return found or self._pool.take(nbytes)
 
@@ -61,7 +61,7 @@ class Lane:
         self.cuda.record(event.handle, stream)
 
     def after(self, buffer: Buffer, stream: int) -> None:
-        """What is enqueued on our stream comes after what is under way on the buffer's."""
+        """Makes our stream wait for the buffer's stream."""
         if buffer.count:
             self.cuda.order(after=buffer.stream, stream=stream, device=self.device)
 
@@ -74,7 +74,7 @@ class Lane:
                 self.cuda.copy(packed, device, run, kind, self.down)
 
     def unpack(self, buffer: Buffer, slices: list[tuple[int, int]], source: int) -> None:
-        """The other way, from pinned memory."""
+        """The reverse of pack(): from pinned memory to the array."""
         for device, pitch, packed, run, rows in _rows(buffer, slices, source):
             if rows > 1:
                 self.cuda.copy_rows(device, pitch, packed, run, run, rows, TO_DEVICE, self.up)
@@ -82,7 +82,7 @@ class Lane:
                 self.cuda.copy(device, packed, run, TO_DEVICE, self.up)
 
     def wait(self, event: Event, deadline: float, doing: str) -> None:
-        """Blocks the host until the event has come; CollectiveTimeout. CUDA has no wait that ends by a time, so it is polled."""
+        """Blocks the host until the event has completed; CollectiveTimeout. It polls, because CUDA has no wait with a timeout."""
         looks = 0
         while not self.cuda.came(event.handle):
             looks += 1
@@ -96,7 +96,7 @@ class Lane:
     # ---- after a failure ----
 
     def leave(self, events: list[Event], held: Any) -> None:
-        """What is enqueued is not waited for: its `events`, and `held`, all memory that it uses, stay until it has ended."""
+        """Abandons enqueued work: keeps its `events`, and in `held` all memory that it uses, until it has completed."""
         with self._lock:
             self._left.append(([self._end_of(stream) for stream in (self.down, self.up)], events, held))
 
@@ -107,10 +107,10 @@ class Lane:
                 self.record(event, stream)
                 return event
         except DistError:
-            return None  # nobody can tell any more when it ends: held for good
+            return None  # completion can no longer be detected: held for ever
 
     def reap(self) -> bool:
-        """Lets go what has ended, and pinned memory that is too much; whether nothing is left."""
+        """Frees what completed work held, and excess pinned memory. Whether no work is left."""
         self._pool.trim()
         if not self._left:
             return True
@@ -127,12 +127,12 @@ class Lane:
         try:
             return all(event is not None and self.cuda.came(event.handle) for event in ends)
         except DistError:
-            return True  # CUDA carries nothing out any more
+            return True  # CUDA has failed and executes nothing more
 
     def close(self) -> bool:
-        """Waits a moment for what is left; what does not end keeps its memory as long as the process lives.
+        """Waits briefly for abandoned work. If it does not complete, its memory is never freed.
 
-        Whether all has ended.
+        Returns whether all work has completed.
         """
         try:
             with self.cuda.on(self.device):
@@ -158,7 +158,7 @@ _forever: list[Any] = []
 
 
 def _all_of(destroy: Callable[[int], None], handles: list[int]) -> None:
-    """Raises the last error."""
+    """Runs all steps, also after an error; raises the last error."""
     failure = None
     while handles:
         try:
@@ -182,7 +182,7 @@ def _rows(buffer: Buffer, slices: list[tuple[int, int]], packed: int) -> Iterato
 
 
 def _even(slices: list[tuple[int, int]]) -> bool:
-    """Whether they are several, of one length, at equal distances."""
+    """Whether there are several slices, of one length and with a constant stride."""
     if len(slices) < 2:
         return False
     step = slices[1][0] - slices[0][0]

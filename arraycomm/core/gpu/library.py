@@ -1,6 +1,6 @@
-"""libcudart: where it is found, and the functions that are used of it. Bound by cffi at run time, nothing is compiled.
+"""libcudart: search paths, and the functions used. Bound by cffi at run time, nothing is compiled.
 
-Pointers, streams and events are declared as integers, as a Buffer has them: C passes both alike on x86-64 and AArch64.
+Pointers, streams and events are declared as integers, as in a Buffer: the ABIs of x86-64 and AArch64 pass both alike.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _INSTALL = ("install the package nvidia-cuda-runtime-cu12 (or nvidia-cuda-runtim
 
 
 def load() -> tuple[Any, Any, str]:
-    """cffi's FFI and library, and where it was found. DistBackendError that says what is missing."""
+    """cffi's FFI, the library and its path. Raises DistBackendError that names the missing part."""
     return bind(DECLARATIONS, VARIABLE, _guesses(), "arrays on a GPU need CUDA's runtime library, libcudart", _INSTALL)
 
 

@@ -20,8 +20,8 @@ _LEGACY = 1  # the default stream, as DLPack numbers it
 
 
 def refuse_capture(buffer: Buffer) -> None:
-    """DeviceError where its stream is captured into a CUDA graph: before a library is asked for memory, which may end that. Other
-    errors are left to the operation, which tells the peers."""
+    """DeviceError if the stream is being captured into a CUDA graph. Checked first: an allocation may end the capture. Other
+    errors are left to the operation, which notifies the peers."""
     with suppress(DistError), runtime().on(buffer.device_index):
         runtime().refuse_capture([buffer.stream])
 
@@ -29,9 +29,9 @@ def refuse_capture(buffer: Buffer) -> None:
 def allocate_on(like: Buffer, shape: tuple[int, ...], stream: int = _LEGACY) -> Buffer:
     """Uninitialised memory on the device of `like`, of its dtype, ready for dlpack.wrap(). stream: the Buffer's.
 
-    Not stream-ordered: libraries drop their arrays from any thread, when work on them may be under way, and cudaFree, which
-    waits for the device, is right then. A thread does that wait. (Memory of cudaMallocAsync is freed without one: on which
-    streams the library has used it nobody tells us.)
+    Not stream-ordered: libraries drop their arrays from any thread, when work on them may be pending. cudaFree waits for the
+    device, which is safe then; a thread does this. (cudaFreeAsync does not wait, and the streams that use the memory are
+    unknown.)
     """
     cuda, nbytes = runtime(), math.prod(shape) * DType(like.dtype).itemsize
     pointer = _malloc(cuda, nbytes, like.device_index) if nbytes else 0
@@ -40,7 +40,7 @@ def allocate_on(like: Buffer, shape: tuple[int, ...], stream: int = _LEGACY) -> 
 
 
 def symmetric_on(mover: Mover, like: Buffer, shape: tuple[int, ...], dtype: int, timeout: float | None) -> Buffer:
-    """As allocate_on(), of another dtype: symmetric memory where that is of use to what moves arrays there, else any."""
+    """As allocate_on(), of another dtype: symmetric memory if the device's mover can use it, else ordinary memory."""
     refuse_capture(like)
     template = Buffer(0, 0, dtype, int(DeviceType.CUDA), like.device_index, False, (0,), None)
     give: Any = getattr(mover, "symmetric_on", None)  # NCCL's
@@ -60,8 +60,8 @@ def _malloc(cuda: Runtime, nbytes: int, device: int) -> int:
 
 
 def copy_on(source: Buffer, to: Buffer) -> None:
-    """Enqueues a copy of as many bytes, on the stream of `to`, after what is under way on the other's. One of them may be host
-    memory: such a copy has ended on return."""
+    """Enqueues a copy on the stream of `to`, ordered after the source's stream. One of them may be host memory: such a copy has
+    completed on return."""
     if not source.nbytes:
         return
     if DeviceType.CPU in (source.device_type, to.device_type):
@@ -75,7 +75,7 @@ def copy_on(source: Buffer, to: Buffer) -> None:
 
 
 def _copy_across(source: Buffer, to: Buffer) -> None:
-    """Through pinned memory for the time being: for what is seldom copied. Operations are staged (staged.py)."""
+    """Copies through temporary pinned memory, for rare copies. Operations are staged (staged.py)."""
     cuda, down, nbytes = runtime(), to.device_type == DeviceType.CPU, source.nbytes
     there, here = (source, to) if down else (to, source)
     with cuda.on(there.device_index):

@@ -1,7 +1,7 @@
-"""One collective on arrays of a device, through pinned host memory, piece by piece.
+"""One collective on device arrays, staged through pinned host memory in pieces.
 
-While the host carries out a piece, the device copies the pieces around it: what follows comes down, what is done goes up. All
-order between copies is in events; the host waits for a piece to be down, and at the end for the last to be up.
+A pipeline: while the host operates on a piece, the device downloads the next one and uploads the previous one. Events order the
+copies. The host waits for the download of each piece, and at the end for the last upload.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import pieces
 from .lane import Lane
 from .pinned import Block
 
-DEPTH = 3  # pieces in pinned memory: one comes down, one is with the host, one goes up
+DEPTH = 3  # pieces in pinned memory: one in download, one in the host's operation, one in upload
 
 
 class Side:
@@ -34,17 +34,17 @@ class Side:
         return pieces.slices(self._blocks, index, self._per_piece)
 
     def nbytes(self) -> int:
-        """Of the first piece, which is as long as any."""
+        """Size of the first piece, which is the longest."""
         return sum(pieces.counts(self._blocks, 0, self._per_piece)) * self._width
 
     def pinned(self, index: int, block: Block) -> Buffer:
-        """A piece in pinned memory, as the host's communicator takes it."""
+        """The Buffer of a piece in pinned memory, for the host's communicator."""
         count = sum(pieces.counts(self._blocks, index, self._per_piece))
         return Buffer(block.address, count, self.buffer.dtype, 1, 0, False, (count,), block)
 
 
 class _Slot:
-    """Pinned memory of one piece, and the events of its copies. `busy`: its last copy up may be under way."""
+    """Pinned memory of one piece, and the events of its copies. `busy`: its last upload may be pending."""
 
     def __init__(self, lane: Lane) -> None:
         self.down, self.up, self.busy = lane.event(), lane.event(), False
@@ -63,7 +63,7 @@ class _Slot:
 class Operation:
     """The operation on this rank.
 
-    source, target: None where this rank gives or gets nothing. together: the host may write a piece where it read it.
+    source, target: None if this rank has no input or output. together: the host may operate in place on a piece.
     call(source, target, index, async_op=, timeout=): the host's operation on piece `index`.
     """
 
@@ -76,7 +76,7 @@ class Operation:
         self.touches = [side.buffer for side in (source, target) if side is not None]
 
     def begin(self, lane: Lane, *, whole: bool) -> None:
-        """Takes pinned memory (whole: for all pieces at once, private) and puts our streams behind the program's."""
+        """Allocates pinned memory (whole: for all pieces, private) and makes our streams wait for the program's."""
         self._behind(lane)
         for _ in range(self._number if whole else min(DEPTH, self._number)):
             self._slots.append(_Slot(lane))
@@ -91,7 +91,7 @@ class Operation:
             lane.after(self._target.buffer, lane.up)
 
     def run(self) -> None:
-        """All of it."""
+        """Runs the whole operation synchronously."""
         ahead = len(self._slots)
         for index in range(min(ahead, self._number)):
             self._download(index)
@@ -103,24 +103,24 @@ class Operation:
         self.end(self._deadline)
 
     def started(self) -> list[backend.Work]:
-        """The host's work for every piece, begun as soon as it is down. upload() each when it has ended, then end()."""
+        """Starts the host's operation for each downloaded piece. The caller calls upload() when one has ended, then end()."""
         for index in range(self._number):
             self._download(index)
         return [self._start(index, async_op=True) for index in range(self._number)]
 
     def on(self) -> AbstractContextManager[Any]:
-        """In which a thread of any current device can wait for it."""
+        """A context manager with our device current, for a wait in any thread."""
         return self._lane.cuda.on(self._lane.device)
 
     def serve(self) -> None:
-        """For a thread of ours."""
+        """Prepares an internal thread."""
         self._lane.cuda.serve(self._lane.device)
 
     def on_lane(self, lane: Lane) -> bool:
         return self._lane is lane
 
     def landed(self) -> bool:
-        """Whether all that upload() enqueued has been carried out."""
+        """Whether all enqueued uploads have completed."""
         return all(not slot.busy or self._lane.cuda.came(slot.up.handle) for slot in self._slots)
 
     def _slot(self, index: int) -> _Slot:
@@ -146,7 +146,7 @@ class Operation:
         return self._call(source, target, index, async_op=async_op, timeout=max(0.0, self._deadline - time.monotonic()))
 
     def upload(self, index: int) -> None:
-        """Of a piece that the host has carried out."""
+        """Enqueues the upload of a piece whose host operation has ended."""
         slot = self._slot(index)
         if self._target is None or slot.target is None:
             return
@@ -155,7 +155,7 @@ class Operation:
         slot.busy = True
 
     def end(self, deadline: float) -> None:
-        """Waits for the copies up. The pinned memory is free then."""
+        """Waits for the uploads, then frees the pinned memory."""
         for slot in self._slots:
             if slot.busy:
                 self._lane.wait(slot.up, deadline, self.name)
@@ -164,7 +164,7 @@ class Operation:
         self._lane.reap()
 
     def abandon(self) -> None:
-        """After a failure, or when nobody waits for the end: what is enqueued keeps its memory."""
+        """After a failure, or if the result is dropped: enqueued copies keep their memory."""
         if self._slots:
             events = [event for slot in self._slots for event in (slot.down, slot.up)]
             self._lane.leave(events, (self._slots, self.touches))
@@ -176,7 +176,7 @@ class Operation:
 
 
 class StagedWork:
-    """An asynchronous one under way. Who waits carries its result up (core/interface/backend.py); the caller has it as a Held."""
+    """A pending asynchronous operation. The waiting thread uploads the result (core/interface/backend.py). See Held."""
 
     def __init__(self, operation: Operation, works: list[backend.Work],
                  fail: Callable[[Operation, BaseException], BaseException]) -> None:
@@ -197,7 +197,7 @@ class StagedWork:
                 with self.operation.on():
                     self._finish(deadline)
             except TimeoutError as error:
-                if type(error) is TimeoutError:  # the caller's time, not the operation's own: it goes on
+                if type(error) is TimeoutError:  # the timeout of wait(), not of the operation, which continues
                     raise
                 raise self._failed(error) from None
             except BaseException as error:
@@ -223,7 +223,7 @@ class StagedWork:
         return self._error
 
     def done(self) -> bool:
-        if not self.ended and self._lock.acquire(blocking=False):  # else a thread waits for the end, as long as the device does
+        if not self.ended and self._lock.acquire(blocking=False):  # else another thread is waiting for completion
             try:
                 with self.operation.on():
                     self.ended = self.ended or self._look()
@@ -246,7 +246,7 @@ class StagedWork:
         return self._works[0].source()
 
     def dropped(self) -> None:
-        """By the caller. Where something is to be written a thread waits in his place."""
+        """Called when the caller drops its reference. If there is a result to write, a thread waits for it."""
         if self.ended or self.writes is None:
             return
         try:
@@ -265,7 +265,7 @@ class StagedWork:
 
 
 class Held:
-    """What the caller holds of it."""
+    """The caller's reference to a StagedWork."""
 
     __slots__ = ("_work", "done", "source", "wait")
 

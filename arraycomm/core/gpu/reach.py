@@ -1,4 +1,4 @@
-"""Whether ranks reach each other's devices, and whether that is quicker than the way over the host: tried out, never assumed."""
+"""Tests whether ranks can access each other's devices by CUDA IPC, and whether that is faster than the path via the host."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .kernels import kernels, reduces
 from .lane import Lane
 from .runtime import ON_DEVICE, TO_DEVICE, TO_HOST
 
-_TOKEN = struct.Struct("8q")  # 64 random bytes, as many as a handle of CUDA's has
-_ENDS = (0, SLOT_BYTES - _TOKEN.size)  # where they lie in a slot
+_TOKEN = struct.Struct("8q")  # 64 random bytes, the size of a CUDA IPC handle
+_ENDS = (0, SLOT_BYTES - _TOKEN.size)  # offsets of the tokens in a slot
 # Bytes for each rank on a GPU, from which on arrays go this way if they share one, where processes take turns. all_reduce on
 # an H100, us by the host and from device to device: two ranks, 1, 2, 4, 8 MiB 241 and 724, 458 and 431, 632 and 627, 1106 and
 # 862; four ranks, 4 and 8 MiB 1097 and 1443, 1865 and 1554.
@@ -29,16 +29,16 @@ TURN_BYTES = 2 << 20
 
 
 class Reach:
-    """A group's: this rank's area and the peers', by rank."""
+    """The areas of a group's ranks, by rank."""
 
     def __init__(self, lane: Lane, area: Area) -> None:
         self.area, self._lane, self.gpu = area, lane, _number(lane.cuda.bus_id(lane.device))
         self._addresses: list[int] = []
-        self.copies = self.reduces = False  # whether such operations go this way
-        self.sharing = 1  # ranks on the GPU that has most
+        self.copies = self.reduces = False  # whether copies and reductions use this path
+        self.sharing = 1  # maximum number of ranks per GPU
 
     def takes(self, op: ReduceOp | None, nbytes: int) -> bool:
-        """Whether an operation on so many bytes goes this way: the same on all ranks."""
+        """Whether an operation of this size uses this path: equal on all ranks."""
         long = self.sharing == 1 or nbytes >= self.sharing * TURN_BYTES
         return long and (self.reduces if op else self.copies)
 
@@ -54,7 +54,7 @@ class Reach:
         return slot(self._addresses[rank], index)
 
     def close(self) -> None:
-        """When no copy of this rank is under way."""
+        """Closes the areas. No copy of this rank may be pending."""
         try:
             with self._lane.cuda.on(self._lane.device):
                 while self._addresses:
@@ -66,7 +66,7 @@ class Reach:
 
 
 def find(host: Communicator, lane: Lane, deadline: float) -> Reach | None:
-    """Every rank calls it, with its device current. None on all ranks where it does not work or does not win."""
+    """Collective, with each rank's device current. None on all ranks if the path does not work or is not faster."""
     token = os.urandom(_TOKEN.size)
     reach = _offer(lane, token, deadline) if settings.get_flag("ARRAYCOMM_CUDA_IPC") else None
     handle = reach.area.handle if reach else bytes(_TOKEN.size)
@@ -92,7 +92,7 @@ def _left(deadline: float) -> float:
 
 
 def _machine() -> int:
-    """Equal on the ranks of one host, as far as it can be told; whether they reach each other is tried."""
+    """A host id, as far as it can be determined; access to the devices is tested separately."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         name = settings.get("ARRAYCOMM_HOSTID") or file.read()
     return _number(name)
@@ -103,7 +103,7 @@ def _number(name: str) -> int:
 
 
 def _offer(lane: Lane, token: bytes, deadline: float) -> Reach | None:
-    """With the token at both ends of the first slot."""
+    """Makes this rank's area, with the token at both ends of the first slot."""
     try:
         reach = Reach(lane, Area(lane.cuda, lane.device))
         pinned = lane.block(_TOKEN.size)
@@ -124,7 +124,7 @@ def _refused(why: object, what: str = "arrays on GPUs") -> None:
 
 @contextmanager
 def _holding(lane: Lane, *held: object) -> Iterator[None]:
-    """What copies that may be under way use, when something goes wrong."""
+    """After an error, keeps alive the memory of copies that may be pending."""
     try:
         yield
     except BaseException:
@@ -139,7 +139,7 @@ def _ended(lane: Lane, stream: int, deadline: float) -> None:
 
 
 def _try(reach: Reach, lane: Lane, rank: int, cards: list[tuple[bytes, bytes]], deadline: float) -> None:
-    """Whether every peer's (token, handle) leads to its memory, the device reduces what lies there, and that is quicker here."""
+    """Tests every peer's (token, handle): whether copies and reductions work, and whether they are faster here."""
     try:
         reach.open(rank, [handle for _, handle in cards])
         for peer, (token, _) in enumerate(cards):
@@ -159,7 +159,7 @@ def _try(reach: Reach, lane: Lane, rank: int, cards: list[tuple[bytes, bytes]], 
 
 
 def _reduced(reach: Reach, lane: Lane, rank: int, tokens: list[bytes], deadline: float) -> bool:
-    """Whether the device reduces the ranks' tokens as it should."""
+    """Whether the device reduces the ranks' tokens correctly."""
     op = reduce_op("bxor")
     if not reduces(DType.UINT8, op, reach.size):
         return False
@@ -196,8 +196,8 @@ def _wins(reach: Reach, lane: Lane, rank: int, size: int, deadline: float) -> tu
         return time.monotonic() - begun
 
     with _holding(lane, reach, pinned):
-        for _ in range(2):  # the first time is another one
+        for _ in range(2):  # the first run is a warm-up
             direct = timed(lane.up, [(room, mine, ON_DEVICE)] + [(room, reach.slot(peer, 0), ON_DEVICE) for peer in peers])
             down = timed(lane.down, [(pinned.address, mine, TO_HOST)])
             up = [timed(lane.up, [(room, pinned.address, TO_DEVICE)] * slots) for slots in (len(peers), 1)]
-    return direct < max(down, up[0]), direct < max(down, up[1])  # which overlap
+    return direct < max(down, up[0]), direct < max(down, up[1])  # downloads and uploads overlap

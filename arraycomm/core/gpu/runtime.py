@@ -1,4 +1,4 @@
-"""CUDA's runtime as Python calls that raise: the one place where its errors become ours."""
+"""CUDA's runtime as Python calls; translates its error codes into exceptions."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _HIGHEST = -100  # of a stream's priorities: CUDA takes the nearest that the dev
 _PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess
 _UNTIMED = 2  # cudaEventDisableTiming
 NO_DRIVER = "CUDA finds no driver for NVIDIA's GPUs (libcuda.so.1) here"
-_VERSION = 12000  # of CUDA, whose form of the driver's functions is meant
+_VERSION = 12000  # CUDA version of the requested driver functions
 _PORTABLE = 1  # cudaHostAllocPortable, cudaHostRegisterPortable: pinned for all devices
 
 
 class Runtime:
-    """The library, loaded. Streams and events are the integers that CUDA gives. Any thread may call.
+    """The loaded library. Streams and events are integers. Thread-safe.
 
     Raises ResourceError where memory is out, DistBackendError for every other error, an earlier asynchronous one included.
     """
 
     def __init__(self) -> None:
         self.ffi, self.lib, self.path = load()
-        self._made = self.ffi.new  # looked up often
+        self._made = self.ffi.new  # cached: used often
         self._contexts: Contexts | None = None
 
     def check(self, code: int, doing: str) -> None:
-        """Raises for a code that is no success. doing: "copy 8 bytes to the host"."""
+        """Raises for an error code. doing: "copy 8 bytes to the host"."""
         if code == 0:
             return
-        self.lib.cudaGetLastError()  # it is told once: the next call of another library must not find it
+        self.lib.cudaGetLastError()  # clears the error, so that another library's next call does not get it
         name, text = (self.ffi.string(function(code)).decode() for function in
                       (self.lib.cudaGetErrorName, self.lib.cudaGetErrorString))
         kind = ResourceError if code == _MEMORY else DistBackendError
@@ -78,8 +78,8 @@ class Runtime:
     def on(self, device: int) -> On:
         """A context in which this device is the calling thread's current one.
 
-        Whatever is called of CUDA belongs within: a call that needs a device makes a context on the current one, also a look at
-        an event of another.
+        All CUDA calls belong inside: a call that needs a device creates a context on the current one, even a query of another
+        device's event.
         """
         return On(self, device)
 
@@ -89,7 +89,7 @@ class Runtime:
         return self._contexts
 
     def driver(self, name: str, kind: str) -> Any:
-        """A function of the driver, which the runtime has loaded; as a C function of this kind."""
+        """A function of the driver that the runtime has loaded, cast to this C type."""
         found, status = self._made("void **"), self._made("int *")
         newer = getattr(self.lib, "cudaGetDriverEntryPointByVersion", None)  # from 12.5 on, in 13 the only one
         code = (newer(name.encode(), found, _VERSION, 0, status) if newer else
@@ -116,24 +116,24 @@ class Runtime:
         self.check(self.lib.cudaFree(pointer), "free memory of a device")
 
     def idle(self, device: int) -> None:
-        """Blocks until all that was enqueued on the device has ended. To free memory waits for that, and may happen while a
-        stream is captured, which is over where somebody synchronises with the device."""
+        """Blocks until all work on the device has completed. It uses cudaFree, which waits for that: cudaDeviceSynchronize
+        would end a stream capture in progress."""
         with self.on(device):
             try:
                 pointer = self.malloc(1, device)
-            except ResourceError:  # there is no memory, which may be why some is to be freed
+            except ResourceError:  # out of memory, which may be the reason for freeing some
                 self.check(self.lib.cudaDeviceSynchronize(), "carry out what was enqueued")
             else:
                 self.free(pointer)
 
     def ipc_handle(self, pointer: int) -> bytes:
-        """By which another process opens an allocation of cudaMalloc, all of it."""
+        """The IPC handle of a cudaMalloc allocation, for another process."""
         out = self._made("struct cudaIpcMemHandle *")
         self.check(self.lib.cudaIpcGetMemHandle(out, pointer), "give a handle of a device's memory")
         return bytes(self.ffi.buffer(out))
 
     def ipc_open(self, handle: bytes) -> int:
-        """The address here. On the same device or on one that the current one reaches. Close it."""
+        """The mapped address. The memory is on the current device or on a peer-accessible one. The caller closes it."""
         made = self._made("struct cudaIpcMemHandle *")
         self.ffi.buffer(made)[:] = handle
         return self._handle(self.lib.cudaIpcOpenMemHandle, "open another process's memory of a device", made[0], _PEER_ACCESS)
@@ -149,7 +149,7 @@ class Runtime:
         self.check(self.lib.cudaFreeHost(pointer), "free pinned host memory")
 
     def pin(self, pointer: int, nbytes: int) -> None:
-        """Host memory that is there already."""
+        """Pins existing host memory."""
         self.check(self.lib.cudaHostRegister(pointer, nbytes, _PORTABLE), f"pin {nbytes} bytes of shared memory")
 
     def unpin(self, pointer: int) -> None:
@@ -182,13 +182,13 @@ class Runtime:
         self.check(self.lib.cudaStreamDestroy(stream), "destroy a stream")
 
     def synchronize(self, stream: int, device: int) -> None:
-        """Blocks until all that was enqueued there has ended, however long that takes."""
+        """Blocks without a timeout until all work on the stream has completed."""
         with self.on(device):  # a default stream is the current device's
             self.check(self.lib.cudaStreamSynchronize(stream), "carry out what was enqueued")
 
     def refuse_capture(self, streams: Iterable[int]) -> None:
-        """DeviceError where a stream of the current device is being captured into a CUDA graph: what a group does cannot be
-        carried out again without its peers' knowing."""
+        """DeviceError if a stream of the current device is being captured into a CUDA graph: a replay on one rank would not be
+        matched by the peers."""
         for stream in streams:
             status = self._made("int *")
             code = self.lib.cudaStreamIsCapturing(stream, status)
@@ -200,7 +200,7 @@ class Runtime:
             self.check(code, "tell whether a stream is captured")
 
     def serve(self, device: int) -> None:
-        """For threads of ours: the calling one makes no context on another device, and what it asks disturbs no capture."""
+        """Prepares an internal thread: it creates no context on another device, and its queries do not disturb a capture."""
         if self.device() != device:
             self.set_device(device)
         self.check(self.lib.cudaThreadExchangeStreamCaptureMode(self._made("int *", _THREAD_LOCAL)), "leave captures alone")
@@ -210,28 +210,28 @@ class Runtime:
             return self._handle(self.lib.cudaEventCreateWithFlags, f"make an event on device {device}", _UNTIMED)
 
     def destroy_event(self, event: int) -> None:
-        """Also before it has come: then it goes when it does."""
+        """May be called before completion: CUDA then frees the event at completion."""
         self.check(self.lib.cudaEventDestroy(event), "destroy an event")
 
     def record(self, event: int, stream: int) -> None:
-        """The event comes when what was enqueued on the stream until now has ended."""
+        """Records the event after all work enqueued on the stream so far."""
         self.check(self.lib.cudaEventRecord(event, stream), "record an event")
 
     def wait_event(self, stream: int, event: int) -> None:
-        """What is enqueued on the stream from now on begins after the event. Does not block."""
+        """Makes the stream's later work wait for the event. Does not block."""
         self.check(self.lib.cudaStreamWaitEvent(stream, event, 0), "make a stream wait for an event")
 
     def came(self, event: int) -> bool:
-        """Whether the event has come. Does not block. Raises the error of what was to end before it."""
+        """Whether the event has completed. Does not block. Raises the error of the work before it."""
         code = self.lib.cudaEventQuery(event)
         if code == _NOT_READY:
-            self.lib.cudaGetLastError()  # the answer counts as an error for who asks for the last one
+            self.lib.cudaGetLastError()  # cudaErrorNotReady is stored as the last error: clear it
             return False
         self.check(code, "carry out what was enqueued")
         return True
 
     def order(self, *, after: int, stream: int, device: int) -> None:
-        """What is enqueued on `stream` from now on begins when all that is enqueued on `after` has ended."""
+        """Makes later work on `stream` wait for all work enqueued on `after`."""
         with self.on(device):
             event = self._handle(self.lib.cudaEventCreateWithFlags, "make an event", _UNTIMED)
             try:
@@ -245,7 +245,7 @@ _runtime: list[Runtime] = []
 
 
 def runtime() -> Runtime:
-    """The process's one. DistBackendError that says what is missing."""
+    """The process's Runtime. Raises DistBackendError that names the missing part."""
     if not _runtime:
         _runtime.append(Runtime())
     return _runtime[0]

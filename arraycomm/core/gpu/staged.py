@@ -1,8 +1,8 @@
-"""What a communicator of host memory does with arrays on CUDA devices: they are staged through pinned memory.
+"""CUDA arrays over a communicator for host memory: they are staged through pinned memory.
 
-Collectives are cut into pieces (operation.py), and each piece is an operation of the host's communicator, any that moves host
-arrays. In one collective either all ranks' arrays are on devices or none: ranks compare that, as shape and dtype. Messages go
-whole, from device or host to device or host.
+Collectives are segmented into pieces (operation.py); each piece is an operation of any communicator for host arrays. In one
+collective the arrays of all ranks are on devices or none is: the call signature has this, like shape and dtype. Messages are not
+segmented, and each side may be on a device or on the host.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     _Work = TypeVar("_Work", bound=Work)
 
-_LONG = 1 << 20  # bytes of a block, from which on ranks try whether they reach each other's devices, and use it
+_LONG = 1 << 20  # bytes of a block from which on ranks test and use device-to-device access
 
-_pools: list[Pool] = []  # the process's one: pinned memory serves all devices and groups
+_pools: list[Pool] = []  # one per process: pinned memory is shared by all devices and groups
 
 
 def _pool(cuda: Runtime) -> Pool:
@@ -52,12 +52,12 @@ def _pool(cuda: Runtime) -> Pool:
 class Staged:
     """See arraycomm.core.interface.backend.Mover for the contract. `timeout`: the default of its operations, in seconds.
 
-    An asynchronous collective returns when its input has been copied to the host, and its result is copied to the device by
-    who waits: wait(), or done() until it is true.
+    An asynchronous collective returns when its input has been copied to the host. The result is copied to the device in
+    wait(), or in calls of done() until it returns True.
     """
 
     def __init__(self, host: Communicator, timeout: float) -> None:
-        """Raises DistBackendError where CUDA's runtime or a device is missing: nobody aborts a group for that."""
+        """Raises DistBackendError if CUDA's runtime or a device is missing. This does not abort the group."""
         missing = unavailable()
         if missing is not None:
             raise DistBackendError(f"arrays on GPUs are staged through CUDA's runtime: {missing}")
@@ -66,10 +66,10 @@ class Staged:
         self._reach: Reach | None = None
         self._tried = self._shared = False
         self._vote = allocate((1,), DType.UINT8)
-        self._votes: list[Work] = []  # of calls that were asynchronous here
+        self._votes: list[Work] = []  # votes of this rank's asynchronous calls
         self._lanes: dict[int, Lane] = {}
-        self._under_way: list[Callable[[], Any]] = []  # references to collectives, in their order
-        self._works: weakref.WeakSet[StagedWork] = weakref.WeakSet()  # and messages
+        self._under_way: list[Callable[[], Any]] = []  # references to pending collectives, in call order
+        self._works: weakref.WeakSet[StagedWork] = weakref.WeakSet()  # including messages
 
     def _lane(self, device: int) -> Lane:
         if device not in self._lanes:
@@ -82,7 +82,7 @@ class Staged:
                    counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Work | None:
         touched = [buffer for buffer in (src, dst) if buffer is not None]
-        cut = counts is None or not (kind.cuts and kind.joins)  # else nobody knows the longest part of all ranks: one piece
+        cut = counts is None or not (kind.cuts and kind.joins)  # else the longest part of all ranks is unknown: one piece
         gives, gets = self._blocks(kind, touched, counts) if cut else ([touched[0].count], [touched[1].count])
         name, together, uneven = kind.name, not (kind.cuts or kind.joins), cut and counts is not None
         blocks = gives if len(gives) > len(gets) else gets
@@ -96,7 +96,7 @@ class Staged:
             moves = Moves(name, self._host.rank, root if kind.gives == lib.ACOMM_ROOT else None, op, gives, gets)
             if self._between_devices(moves, what, src, dst, nbytes, deadline, async_op):
                 return None
-        # What is reduced as a whole is read, written and read again by the host: short pieces stay in its caches.
+        # For an all-reduce the host reads, writes and rereads the data: short pieces stay in its caches.
         at_a_time = pieces.PIECE_BYTES // 2 if together and op else pieces.PIECE_BYTES
         per_piece = pieces.elements(width, len(blocks), at_a_time) if cut else max(1, longest)
         number = pieces.number(longest, per_piece)
@@ -115,7 +115,7 @@ class Staged:
         return None if work is None else Held(self._begun(work))
 
     def _blocks(self, kind: Kind, touched: Sequence[Buffer], counts: Sequence[int] | None) -> tuple[list[int], list[int]]:
-        """Elements of the blocks of what is given and of what is got, on ranks that have none too."""
+        """Elements of the input's and output's blocks, also on ranks without input or output."""
         if not (kind.cuts or kind.joins):
             return [touched[0].count], [touched[0].count]
         block = touched[0].count // self._host.size if kind.cuts and kind.joins else touched[-1 if kind.cuts else 0].count
@@ -124,16 +124,16 @@ class Staged:
         return each if kind.cuts else mine, each if kind.joins else mine
 
     def _may_reach(self, dtype: int, op: ReduceOp | None, nbytes: int) -> bool:
-        """Whether such operations go from device to device, or it is to be found out. The same on all ranks."""
+        """Whether such operations use device-to-device access, or have to test it. Equal on all ranks."""
         possible = op is None or reduces(dtype, op, self._host.size)
         return possible and (not self._tried or (self._reach is not None and self._reach.takes(op, nbytes)))
 
     def _between_devices(self, moves: Moves, what: int, src: Buffer | None, dst: Buffer | None, nbytes: int,
                          deadline: float, async_op: bool) -> bool:
-        """Carries it out so, and gives True, where ranks reach each other's devices and all of them wait for its end."""
+        """Runs the operation device to device and returns True, if ranks have access and all calls are synchronous."""
         touched = [buffer for buffer in (src, dst) if buffer is not None]
         width = DType(touched[0].dtype).itemsize
-        waits = not async_op and not (moves.op and dst is not None and dst.address % width)  # where no kernel can write
+        waits = not async_op and not (moves.op and dst is not None and dst.address % width)  # not aligned for the kernel
         per_piece = pieces.elements(width, len(moves.gives), SLOT_BYTES)
         number = pieces.number(max(*moves.gives, *moves.gets), per_piece)
 
@@ -160,7 +160,7 @@ class Staged:
         return waits and bool(memoryview(vote)[0])
 
     def _share(self, name: str, buffers: Sequence[Buffer], layout: int, deadline: float, *, async_op: bool) -> None:
-        """Pinned memory that all ranks reach, with the first collective of several pieces for which all of them wait."""
+        """Makes shared pinned memory, in the first collective of several pieces that is synchronous on all ranks."""
         def share() -> None:
             self._shared = self._meet(layout, deadline, waits=not async_op)
             if self._shared:
@@ -170,7 +170,7 @@ class Staged:
         self._all_ranks(name, buffers, share)
 
     def _common(self, deadline: float) -> Common | None:
-        """None where ranks do not share memory, or one of them has none left; where only this one cannot pin it, it copies."""
+        """None if ranks do not share memory or a rank has none left. A rank that cannot pin the memory copies."""
         nbytes = 2 * DEPTH * pieces.PIECE_BYTES
         try:
             found = self._host.symmetric(nbytes, timeout=max(0.0, deadline - time.monotonic()))
@@ -187,7 +187,7 @@ class Staged:
         log().info("arrays on GPUs are staged through private memory: %s", error)
 
     def _all_ranks(self, name: str, buffers: Sequence[Buffer], do: Callable[[], None]) -> None:
-        """What they do together before a collective on these. An error there is the collective's."""
+        """A collective step before the operation itself. Its error is raised as the operation's."""
         try:
             with self._cuda.on(buffers[0].device_index):
                 self._cuda.refuse_capture(buffer.stream for buffer in buffers)
@@ -233,12 +233,12 @@ class Staged:
         return None
 
     def _begun(self, work: _Work) -> _Work:
-        """work: with `ended`, and the Buffer that it `writes`."""
+        """work: has `ended` and `writes` (the Buffer of its result)."""
         self._under_way.append(weakref.ref(work))
         return work
 
     def _settle_before(self, touches: Sequence[Buffer]) -> None:
-        """The order of a group's operations is that of the calls: what they have yet to write is written before it is read."""
+        """Keeps call order: results that are still to be uploaded are written before a later operation reads them."""
         found = [(reference, reference()) for reference in self._under_way]
         alive = [(reference, work) for reference, work in found if work is not None and not work.ended]
         self._under_way = [reference for reference, _ in alive]
@@ -254,7 +254,7 @@ class Staged:
         return told
 
     def _told(self, name: str, error: BaseException) -> BaseException:
-        """What to raise. The peers, who may wait for this rank's next piece, are told; those who know already take no notice."""
+        """Aborts the group, because peers may wait for this rank's next piece. Returns the exception to raise."""
         self._host.abort(f"{name} of arrays on a GPU: {type(error).__name__}: {error}")
         if isinstance(error, CollectiveMismatch):
             told = copy(error)
@@ -283,14 +283,14 @@ class Staged:
         return Held(work)
 
     def _unsent(self, operation: Operation, error: BaseException) -> BaseException:
-        """What to raise. A message that failed leaves the group as it is."""
+        """Returns the exception to raise. A failed message leaves the group usable."""
         operation.abandon()
         return _about(operation.name, operation.touches, error)
 
-    # ---- the end ----
+    # ---- close ----
 
     def close(self) -> None:
-        """After the host's communicator, which has ended all works. Waits a moment for devices that have not."""
+        """Called after the host communicator's close(), which ends all works. Waits briefly for pending device work."""
         deadline = time.monotonic() + PATIENCE
         while late := [work for work in list(self._works) if not work.done()]:
             if time.monotonic() > deadline:
@@ -306,7 +306,7 @@ class Staged:
 
 
 def _about(name: str, buffers: Sequence[Buffer], error: BaseException) -> BaseException:
-    """CUDA's errors do not know what they were for."""
+    """Adds the operation's name to a CUDA error."""
     if type(error) in (DistBackendError, ResourceError):
         return type(error)(f"{name} of an array on GPU {buffers[0].device_index}: {error}")
     return error

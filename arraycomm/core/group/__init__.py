@@ -1,1 +1,1 @@
-"""Group, and what its methods are made of."""
+"""Group and the implementation of its methods."""

@@ -1,4 +1,4 @@
-"""Checks of what callers give, before anything is sent: every error here names what was wrong and what to do."""
+"""Validates arguments before anything is sent. Every error here names the wrong value and a remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..base.typed import Any
 
 
 class Destination:
-    """Where a result goes: the buffer to write (None where this rank gets none), and how to make the caller's array."""
+    """The output of an operation: the buffer to write (None if this rank has no result), and a function that makes the array."""
 
     __slots__ = ("array", "buffer")
 
@@ -29,7 +29,7 @@ def nothing() -> None:
 
 NOWHERE = Destination(None, nothing)
 
-ANY_TAG = -1  # of a receive or a probe: any tag below 2**62, where those of objects begin
+ANY_TAG = -1  # in a receive or probe: any tag below 2**62, the first tag of objects
 _INTEGERS = frozenset((*range(DType.INT8, DType.UINT64 + 1), DType.BOOL))
 _COMPLEX = frozenset((DType.COMPLEX64, DType.COMPLEX128))
 _BITWISE = frozenset((4, 5, 6))
@@ -46,7 +46,7 @@ def reduction(op: str | ReduceOp | None, dtype: int) -> ReduceOp:
     except (KeyError, TypeError):
         found = reduce_op(op)
         _check_defined(found, DType(dtype))
-        if found.name != "premul_sum":  # factors are without number
+        if found.name != "premul_sum":  # factors are not cached: there is no limit to their number
             _defined[op, dtype] = found
         return found
 
@@ -61,7 +61,7 @@ def _check_defined(op: ReduceOp, dtype: DType) -> None:
 
 
 def integer(name: str, value: Any) -> int:
-    """As an int, from whatever is one (NumPy's integers too). TypeError for everything else, bool and float among it."""
+    """Any integer (NumPy's too) as an int. TypeError for other types, including bool and float."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -98,7 +98,7 @@ def root(value: Any, size: int) -> int:
 
 
 def source(value: Any, size: int) -> int | None:
-    """As rank(); None is any. TypeError for an array, with which a receive of other libraries begins."""
+    """As rank(); None is any. TypeError for an array: in other libraries it is the first argument of a receive."""
     if hasattr(value, "__dlpack__") or isinstance(value, (bytearray, memoryview, bytes)) or hasattr(value, "typecode"):
         raise TypeError(f"a receive's first argument is the sender's rank, got {type(value).__name__}: give the array by name, "
                         "recv(source, like=x) for a new array, or recv(source, out=x) to fill x")
@@ -106,7 +106,7 @@ def source(value: Any, size: int) -> int | None:
 
 
 def given(value: Any, otherwise: str) -> Any:
-    """TypeError, with what it says `otherwise`, for None."""
+    """TypeError with the text `otherwise` for None."""
     if value is None:
         raise TypeError(otherwise)
     return value
@@ -133,17 +133,17 @@ def seconds(timeout: object) -> None:
         return
     if isinstance(timeout, (bool, str)) or not hasattr(type(timeout), "__float__"):
         raise TypeError(f"timeout must be a number of seconds, got {timeout!r}")
-    if not timeout >= 0:  # type: ignore[operator]  # nan too
+    if not timeout >= 0:  # type: ignore[operator]  # also true for nan
         raise ValueError(f"timeout must be at least 0 seconds, got {timeout}")
 
 
 def nanoseconds(timeout: float | None) -> int:
-    """As engines take it: below 0 is the group's own. A narrow float, as NumPy's float16, would not hold the product."""
+    """A timeout for the engine; negative: the group's default. Converts to float first: NumPy's float16 would overflow."""
     return -1 if timeout is None else int(min(max(float(timeout), 0.0), 4e9) * 1e9)
 
 
 def group_seconds(timeout: float) -> float:
-    """A group's own timeout, which its connecting takes too: above 0, and cut to what the system's calls take."""
+    """A group's default timeout, also used for connecting: above 0, and limited to the range of system calls."""
     seconds(timeout)
     if not timeout:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
@@ -172,7 +172,7 @@ def dtype(value: Any) -> DType:
 
 
 def template(like: Any) -> Any:
-    """An array that tells the library and the device of a new one: `like`, or one of NumPy's."""
+    """A template for the library and the device of a new array: `like`, or an array of NumPy."""
     return importlib.import_module("numpy").empty(0) if like is None else like
 
 
@@ -201,13 +201,13 @@ def writable_out(x: Any) -> Buffer:
 def in_place(x: Any, src: Buffer) -> Destination:
     """The input itself as destination."""
     if src.readonly:
-        writable(x)  # raises, and says why
+        writable(x)  # raises with the reason
     return Destination(src, lambda: x)
 
 
 def destination(template: Any, src: Buffer, shape: tuple[int, ...], out: Any, *, inside: int | None = None,
                 contains: int | None = None, distinct: bool = False) -> Destination:
-    """Where the result of `shape` goes: into `out`, or into a new array of the template's library.
+    """The Destination of a result of `shape`: `out`, or a new array of the template's library.
 
     In place is allowed: out the same memory as the input; or, for gathering operations, the input at its own block of out
     (`inside`: the block's number); or, for scattering ones, out at its own block of the input (`contains`). Not at all with
@@ -240,7 +240,7 @@ def apart(src: Buffer, out: Any) -> None:
 
 def _of_bytes(src: Opaque, shape: tuple[int, ...], out: Any, inside: int | None, contains: int | None,
               distinct: bool) -> Destination:
-    """The same for an array that moves as bytes."""
+    """As destination(), for an array that moves as bytes."""
     into = None
     if out is not None:
         dst = writable(out)
@@ -254,8 +254,8 @@ def _of_bytes(src: Opaque, shape: tuple[int, ...], out: Any, inside: int | None,
 
 
 def _on_device(template: Any, src: Buffer, shape: tuple[int, ...]) -> Destination:
-    """A new array on the device of the input: by its library's own allocator, or in memory that the library takes over."""
-    from ..arrays.arrays import empty_like  # not for those whose arrays are on the host
+    """A new array on the input's device: from its library's allocator, or over memory that the library adopts."""
+    from ..arrays.arrays import empty_like  # lazy: not needed for host arrays
     from ..gpu.memory import allocate_on, refuse_capture
 
     refuse_capture(src)

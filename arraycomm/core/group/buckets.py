@@ -1,4 +1,4 @@
-"""Which arrays are moved together: small ones share a bucket, because an operation of their own costs more than their bytes."""
+"""Groups arrays into buckets: for small arrays the latency of an operation is more than the transfer time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DEFAULT_BYTES = 25 << 20
 
 
 def plan(sizes: Sequence[int], kinds: Sequence[Hashable], limit: int = DEFAULT_BYTES) -> list[list[int]]:
-    """Lists of indices, one a bucket, from the last array to the first: the order in which backward makes gradients.
+    """Lists of indices, one per bucket, from the last array to the first: the order of gradients in the backward pass.
 
     sizes: in bytes. kinds: arrays of different kinds (dtypes) share no bucket. limit: bytes that a bucket holds at most,
     unless one array has more. Buckets are in the order in which they are full if arrays come from the last to the first.

@@ -1,4 +1,4 @@
-"""Ranks as a Cartesian grid: who is beside whom, groups of its rows and columns, and the exchange of an array's borders."""
+"""Cartesian topology of ranks: neighbours, groups of rows and columns, and halo exchange."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from . import arguments
 if TYPE_CHECKING:
     from .group import Group
 
-_TAG = 2**61  # messages of halo_exchange(): two for each dimension, from here on
+_TAG = 2**61  # first tag of halo_exchange(): two for each dimension
 
 
 def _divided(size: int, dims: Sequence[int]) -> tuple[int, ...]:
-    """dims with its zeros filled in: as equal as can be, the longer ones first."""
+    """dims with its zeros replaced by lengths that are as equal as possible, in decreasing order."""
     found, free = [arguments.integer("dims", n) for n in dims], [i for i, n in enumerate(dims) if n == 0]
     rest = size // max(1, math.prod(n for n in found if n))
     lengths = [1] * len(free)
@@ -30,7 +30,7 @@ def _divided(size: int, dims: Sequence[int]) -> tuple[int, ...]:
 
 
 def _primes(n: int) -> list[int]:
-    """Its factors, the largest first."""
+    """The prime factors, the largest first."""
     found, divisor = [], 2
     while n > 1:
         while n % divisor == 0:
@@ -178,7 +178,7 @@ class Cart:
         before, behind = self.shift(dim)
         length, at = x.shape[dim], (slice(None),) * dim
         works = []
-        with self.group.batch():  # (neighbour, what it gets, where its own goes, which way)
+        with self.group.batch():  # (neighbour, slice to send, slice to receive, direction)
             for peer, inside, border, way in ((before, slice(rows, 2 * rows), slice(0, rows), 0),
                                               (behind, slice(length - 2 * rows, length - rows), slice(length - rows, length), 1)):
                 if peer is not None:

@@ -25,7 +25,7 @@ def _int64(values: Sequence[int]) -> tuple[array.array[int], Buffer]:
 
 def gather_integers(communicator: Communicator, mine: Sequence[int], timeout: float | None,
                     layout: int = 0) -> list[tuple[int, ...]]:
-    """Every rank's integers (64-bit, as many on each), in rank order. layout: see Communicator.collective()."""
+    """All-gathers 64-bit integers, equally many on each rank, in rank order. layout: see Communicator.collective()."""
     n, size = len(mine), communicator.size
     _, src = _int64(mine)
     everything, dst = _int64([0] * (n * size))
@@ -39,7 +39,7 @@ def _tail(src: Buffer) -> int:
 
 
 def first_dimensions(group: Part, src: Buffer, timeout: float | None) -> list[int]:
-    """The first dimension of every rank's array. CollectiveMismatch (on all ranks) when the others differ."""
+    """The first dimension of every rank's array. CollectiveMismatch (on all ranks) if other dimensions differ."""
     if not src.shape:
         raise ValueError("uneven arrays need a first dimension, and a 0-d array has none")
     answers = gather_integers(group._communicator, [src.shape[0], _tail(src)], timeout)
@@ -55,8 +55,8 @@ def given_rows(group: Part, src: Buffer, counts: Sequence[int] | None, uneven: b
 
 
 def scattered_rows(group: Part, src: Buffer, root: int, counts: Sequence[int] | None, timeout: float | None) -> list[int]:
-    """The rows that each rank gets of the root's array. counts: as given; None: those of the ranks' own arrays, and for the root
-    what is left."""
+    """The rows of the root's array for each rank. counts: the caller's; None: the rows of each rank's array, and the rest for
+    the root."""
     if counts is not None and group.rank == root:
         return shapes.check_counts(src.shape, group.size, counts, "counts")
     if counts is not None:
@@ -76,7 +76,7 @@ def blocks_of_root(group: Part, root: int, src: Buffer, rows: Sequence[int]) -> 
 
 
 def mismatch(group: Part, ranks: Sequence[int], text: str) -> CollectiveMismatch:
-    """The error, which all ranks raise alike, for what these ranks did."""
+    """The error that all ranks raise, with the differing ranks."""
     return CollectiveMismatch(f"rank {group.rank} of {group.size} in group {group.name!r}: {text}", ranks=tuple(ranks),
                               members=group.ranks)
 
@@ -98,7 +98,7 @@ def agreed_counts(group: Part, src: Buffer, send: Sequence[int], recv: Sequence[
                   timeout: float | None) -> list[int]:
     """The rows that every rank sends to this one.
 
-    CollectiveMismatch (on all ranks) when some rank expects other numbers, or arrays differ beyond their first dimension.
+    CollectiveMismatch (on all ranks) if a rank expects other counts, or arrays differ beyond their first dimension.
     """
     size, me = group.size, group.rank
     expected_here = [-1] * size if recv is None else arguments.counts("recv_counts", recv, size)

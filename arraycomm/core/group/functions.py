@@ -1,4 +1,4 @@
-"""Reductions by functions of the program's, in Python or in C, in rank order.
+"""Reductions by user-defined functions, in Python or in C, in rank order.
 
 A chain: each rank receives what the ranks before it have reduced, applies the function to that and its own array, and sends the
 result to the next rank. So a function is called once for each rank but the first, memory for two more arrays is all that a rank
@@ -24,8 +24,8 @@ from ..interface.kinds import KINDS, Kind
 from . import arguments
 from .exchange import gather_integers, same_values
 
-_TAG = 2**63 - 2  # of the chain's messages: no receive of a program's takes them
-_LAYOUT = 0x66756E63  # of the exchanges before and after: no other collective has it
+_TAG = 2**63 - 2  # tag of the chain's messages, which no user receive matches
+_LAYOUT = 0x66756E63  # layout of the exchanges before and after, unique in the call signature
 _C = "void (*)(uintptr_t, uintptr_t, uint64_t, int32_t, uintptr_t)"
 
 
@@ -44,7 +44,7 @@ class Reduction:
             raise TypeError("a function in C reduces arrays in host memory: copy x there, or give a function of two arrays")
         made = duplicate(_memory(second))
         function = ffi.cast(_C, self._address)
-        function(first.address, made.address, math.prod(second.shape), second.dtype, self._context)  # without Python's lock
+        function(first.address, made.address, math.prod(second.shape), second.dtype, self._context)  # without the GIL
         return second.restore(wrap(made, second.carrier)) if isinstance(second, Opaque) else wrap(made, right)
 
     def __repr__(self) -> str:
@@ -93,12 +93,12 @@ def _address(name: str, value: Any) -> int:
 
 
 def _memory(buffer: Any) -> Any:
-    """The Buffer, of bytes where the elements are opaque."""
+    """The Buffer; in bytes if the elements are opaque."""
     return buffer.buffer if isinstance(buffer, Opaque) else buffer
 
 
 class Chain:
-    """What reduces with a function: the Mover (backend.py) of the collective for which it was made. x: this rank's array."""
+    """The Mover (backend.py) of one collective whose op is a function. x: this rank's array."""
 
     def __init__(self, group: Any, function: Callable[[Any, Any], Any], x: Any) -> None:
         self._group, self._function, self._x = group, function, x
@@ -128,7 +128,7 @@ class Chain:
         self._raise_failure(kind.name, failed, timeout)
 
     def _spread(self, made: Any, src: Any, dst: Any, counts: Sequence[int] | None, layout: int, timeout: float | None) -> None:
-        """The last rank's result to all, which take what is theirs."""
+        """Sends the last rank's result to all ranks, which keep their part."""
         group, last = self._group, self._group.size - 1
         all_of_it = dst is not None and dst.count == src.count
         whole = dst if all_of_it else arguments.destination(self._x, src, src.shape, None).buffer
@@ -145,7 +145,7 @@ class Chain:
                     f"counts, shape or dtype; here it is {kind.name} of {dtype_name(src)} of shape {src.shape}")
 
     def _applied(self, left: Any, before: Any, src: Any) -> tuple[Any, Exception | None]:
-        """What the function makes; where it fails, what the ranks before have reduced, and why."""
+        """The function's result; if it fails, the previous ranks' result and the exception."""
         try:
             made = readable(self._function(left, self._x))
             if (made.shape, made.dtype, made.device_type) == (src.shape, src.dtype, src.device_type):
@@ -154,12 +154,12 @@ class Chain:
                              f"of shape {src.shape}")
         except Exception as error:
             return before, error
-        except BaseException as error:  # Ctrl-C: the other ranks wait
+        except BaseException as error:  # Ctrl-C too, because the other ranks wait
             self._group.abort(f"was interrupted in a reduction's function: {type(error).__name__}")
             raise
 
     def _raise_failure(self, name: str, failed: Exception | None, timeout: float | None) -> None:
-        """The first rank's error on all ranks; there it is the function's own."""
+        """Raises the first failing rank's error on all ranks; on that rank it is the original exception."""
         group = self._group
         flags = gather_integers(group._communicator, [failed is not None], timeout, _LAYOUT)
         first = next((rank for rank, flag in enumerate(flags) if flag[0]), None)

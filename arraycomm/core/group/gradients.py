@@ -24,12 +24,12 @@ def _on_host(buffer: Buffer) -> bool:
 
 
 class _Like:
-    """What is known of an array before it comes."""
+    """The properties of an array before it is pushed."""
 
     def __init__(self, x: Any) -> None:
         buffer = resolve(x)
         self.shape, self.dtype, self.count, self.nbytes = buffer.shape, DType(buffer.dtype), buffer.count, buffer.nbytes
-        self.packs = _on_host(buffer)  # those on a device are left where they are: each is a bucket of its own
+        self.packs = _on_host(buffer)  # a device array is not packed: it has its own bucket
 
     def check(self, index: int, buffer: Buffer) -> None:
         if _on_host(buffer) != self.packs:
@@ -45,14 +45,14 @@ class _Bucket:
 
     def __init__(self, group: Group, indices: Sequence[int], likes: Sequence[_Like]) -> None:
         self.indices = indices
-        self.missing = len(indices)  # arrays that have not come
+        self.missing = len(indices)  # number of arrays not yet pushed
         self.work: Any = None
-        self.alone: Any = None  # of a bucket of one array, once that has come: its Buffer, and the Destination of its result
+        self.alone: Any = None  # of a bucket of one array, after push(): its Buffer and Destination
         self.parts: dict[int, Buffer] = {}
         if len(indices) == 1:
             return
         dtype, count = likes[indices[0]].dtype, sum(likes[index].count for index in indices)
-        # Memory that all ranks of a host reach: nothing is copied but gradients into it and out of it.
+        # Symmetric memory of the host's ranks: the only copies are of gradients into it and out of it.
         found = group._communicator.symmetric(count * dtype.itemsize)
         self.whole = adopt((count,), dtype, *found) if found else allocate((count,), dtype)
         start = 0
@@ -138,7 +138,7 @@ class GradientReducer:
         source, buffer = self._check(index, array, out)
         if bucket.parts:
             copy(buffer, bucket.parts[index])
-        else:  # as it is in order now: when the bucket's turn comes its library may work on another stream
+        else:  # resolved now: at the bucket's start its library may use another stream
             bucket.alone = buffer, (arguments.in_place(source, buffer) if out is source else
                                     arguments.destination(source, buffer, buffer.shape, out))
         self._come[index], self._out[index] = source, out
@@ -162,7 +162,7 @@ class GradientReducer:
         return results
 
     def _check(self, index: int, array: Any, out: Any) -> tuple[Any, Buffer]:
-        """The array, or zeros for None, and as a Buffer."""
+        """The array (zeros for None) and its Buffer."""
         source = _zeros(self._templates[index], index) if array is None else array
         buffer = resolve(source)
         self._likes[index].check(index, buffer)
@@ -184,7 +184,7 @@ class GradientReducer:
             bucket.missing, bucket.work, bucket.alone = len(bucket.indices), None, None
 
     def _start(self) -> None:
-        """In the order of the buckets, which is the same on all ranks, whatever the order in which arrays come."""
+        """Starts the buckets in their fixed order, equal on all ranks, independent of the order of push()."""
         while self._started < len(self._buckets) and not self._buckets[self._started].missing:
             bucket = self._buckets[self._started]
             if bucket.parts:
@@ -195,7 +195,7 @@ class GradientReducer:
             self._started += 1
 
     def _result(self, index: int, part: Buffer) -> Any:
-        """The caller's: a bucket's memory is used again."""
+        """The caller's array, copied out of the bucket's memory, which is reused."""
         out = self._out[index]
         into = allocate(part.shape, part.dtype) if out is None else resolve_out(out)
         copy(part, into)

@@ -70,7 +70,7 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         [(0, 2, (0, 1)), (1, 2, (0, 1))]
     """
 
-    # Native steps that have no slow path behind them, for the facades.
+    # Native fast paths without a slow path, for the facades.
     _plain_all_reduce = plain(Reductions.all_reduce)
     _plain_broadcast = plain(Moves.broadcast)
     _plain_all_gather = plain(Moves.all_gather)
@@ -84,7 +84,7 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         self._movers = routes.by_type
         self._communicator = routes.main
         self._on_close = on_close
-        self._batch = self._flight = None  # these and the next are for the fast path (native/call/call.h)
+        self._batch = self._flight = None  # used by the fast path, as the next ones (native/call/call.h)
         self._shortcut = routes.main.shortcut
         self._splits = 0
         self._children: list[Group] = []
@@ -94,7 +94,7 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         self.name = routes.main.name
         self.backend = routes.name
         self.timeout = timeout
-        self.ranks = tuple(range(self.size))  # subgroup() says others
+        self.ranks = tuple(range(self.size))  # subgroup() sets others
 
     def __repr__(self) -> str:
         return f"<arraycomm.Group {self.name!r}: rank {self.rank} of {self.size}, backend {self.backend}>"
@@ -119,7 +119,7 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
     def _collective(self, name: str, src: Buffer | None, to: Destination, layout: int, timeout: float | None, async_op: bool,
                     op: ReduceOp | None = None, root: int = -1, counts: Sequence[int] | None = None,
                     receives: Sequence[int] | None = None, mover: Any = None) -> Any:
-        """Of arguments that were checked; gives what the method gives. mover: None takes that of the arrays' device."""
+        """Runs a collective with checked arguments; returns the method's result. mover: None: that of the arrays' device."""
         some: Any = src or to.buffer
         work = (mover or self._movers[some.device_type]).collective(
             KINDS[name], src, to.buffer, op, root, counts, receives, layout=layout, timeout=timeout, async_op=async_op)
@@ -152,7 +152,7 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
             return None
         alike = [(k, rank) for rank, (inside, c, k) in enumerate(answers) if inside and c == color]
         members = [rank for _, rank in sorted(alike)]
-        return self.subgroup(members, f"{self._splits}.{name or color}")  # the count: a name must not come twice in a world
+        return self.subgroup(members, f"{self._splits}.{name or color}")  # the count makes the name unique in the world
 
     def subgroup(self, members: Sequence[int], name: str, *, timeout: float | None = None,
                  backends: Mapping[str, frozenset[int]] | None = None) -> Group:
@@ -206,7 +206,7 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
             >>> arraycomm.run(lambda group: group.cart([2, 0]).coords, 4)
             [(0, 0), (0, 1), (1, 0), (1, 1)]
         """
-        from .cart import Cart  # not for programs that have none
+        from .cart import Cart  # lazy: rarely used
 
         return Cart(self, dims, periods)
 
@@ -283,7 +283,7 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         self._first._end(reason)
 
     def _end(self, reason: str) -> None:
-        with ExitStack() as steps:  # from the last to the first, all of them
+        with ExitStack() as steps:  # in reverse order, all of them even after an error
             if self._on_close is not None:
                 steps.callback(self._on_close)
                 self._on_close = None
@@ -292,7 +292,7 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
                 steps.callback(self._children.pop()._end, reason)
 
     def _end_with(self, function: Callable[[], None] | None) -> None:
-        """What close() calls at its end, instead of what it called so far."""
+        """Replaces the function that close() calls at its end."""
         self._on_close = function
 
     @property

@@ -1,4 +1,4 @@
-"""Reductions of arrays of one process, by the engine's own kernels: the same bits as between ranks."""
+"""Reductions of arrays of one process, by the engine's kernels: bit-identical to those between ranks."""
 
 from __future__ import annotations
 

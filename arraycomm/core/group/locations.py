@@ -1,4 +1,4 @@
-"""all_reduce and reduce with "minloc" and "maxloc": the extremes, and which rank or index has them."""
+"""all_reduce and reduce with "minloc" and "maxloc": the extremes, and their ranks or indices."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def located(group: Any, x: Any, op: Any, index: Any, root: int, out: Any, timeou
 
 
 def _places(x: Any, src: Buffer, out: Any) -> Destination:
-    """Where the ranks or indices go, on the device of x."""
+    """The Destination of the ranks or indices, on the device of x."""
     like = Buffer(0, 0, DType.INT64, src.device_type, src.device_index, False, (0,), None, src.stream)
     if out is not None:
         return arguments.destination(x, like, src.shape, out)

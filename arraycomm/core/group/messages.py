@@ -1,4 +1,4 @@
-"""Methods of Group that are made of sends and receives, or look for messages, as a part of it."""
+"""Point-to-point methods of Group: sends, receives and probes."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class MessageMethods(Part):
 
     def _receive(self, source: int | None, tag: int, like: Any, out: Any, timeout: float | None,
                  template: Buffer | None = None) -> Work:
-        """template: of like, which is read here otherwise."""
+        """template: the Buffer of like, if the caller has it; else it is read here."""
         arguments.seconds(timeout)
         source = arguments.source(source, self.size)
         tag = arguments.received_tag(tag)
@@ -240,7 +240,7 @@ class MessageMethods(Part):
 
 
 class _Batch:
-    """Group.batch(). A class, because a generator's context costs more than the messages."""
+    """Group.batch(). A class, because a generator's context manager is slower than the messages."""
 
     __slots__ = ("_group", "_together")
 

@@ -1,4 +1,4 @@
-"""Methods of Group that move arrays between all ranks, as a part of it."""
+"""Collective methods of Group that move arrays."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Collectives and messages of Python objects, as a part of Group.
 
 Objects travel by codec.py, which carries plain data and arrays only. allow_pickle=True pickles them instead, which any
-rank can misuse to run code in the others: all ranks must say so, or all get ValueError. First the ranks exchange lengths, so
-a rank whose object cannot be sent is an error on all of them, and the group stays usable.
+rank can misuse to run code in the others: all ranks must say so, or all get ValueError. First the ranks exchange lengths. So
+an object that cannot be sent is an error on all ranks, and the group stays usable.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .part import Part
 from .work import Several, Work
 
 _SAFE, _PICKLED, _FAILED = range(3)
-_HEADS, _CONTENTS = 2**62, 3 * 2**61  # tags from here on are of objects, so that no receive of an array takes one
+_HEADS, _CONTENTS = 2**62, 3 * 2**61  # first tags of objects, which no receive of an array matches
 _ANY_OBJECT = -2  # a receive's tag: any from _HEADS to _CONTENTS
-_CONTENTS_TAGS = 2**61 - 1  # and the last one is TAG_WATCH
-_numbers = itertools.count()  # of the objects that this process sends, by which contents are known
+_CONTENTS_TAGS = 2**61 - 1  # the last one is TAG_WATCH
+_numbers = itertools.count()  # number of each object sent by this process, for the tag of its contents
 _LENGTH = 8  # bytes of a length in front of an object
 
 
@@ -236,7 +236,7 @@ class _Incoming:
         self._group, self._head, self._work, self._pickled, self._timeout = group, head, work, allow_pickle, timeout
         self._lock = threading.Lock()  # several threads may wait
         self._contents: Work | None = None
-        self._error: ValueError | None = None  # of a head that announces what cannot be
+        self._error: ValueError | None = None  # of an invalid head
 
     def _announced(self, timeout: float | None) -> Work:
         self._sender = self._work.result(timeout)
@@ -268,7 +268,7 @@ class _Incoming:
         try:
             return self._work.done() and self._announced(None).done()
         except (DistError, ValueError):
-            return True  # wait() raises it
+            return True  # wait() raises the error
 
     def object(self) -> tuple[Any, int]:
         pickled = self._head[0] == _PICKLED
@@ -315,12 +315,12 @@ def _object(data: memoryview, sender: int, allow_pickle: bool) -> Any:
 
 def _agree(communicator: Communicator, objs: Sequence[object], allow_pickle: bool,
            timeout: float | None) -> tuple[list[bytes], list[int]]:
-    """This rank's objects as bytes, and the length of each rank's longest. Raises on all ranks when one cannot."""
+    """This rank's encoded objects, and each rank's maximum length. Raises on all ranks if one rank cannot encode."""
     arguments.seconds(timeout)
     kind, data, problem = _PICKLED if allow_pickle else _SAFE, list[bytes](), None
     try:
         data = [_encode(obj, allow_pickle) for obj in objs]
-    except Exception as error:  # whatever an object's own pickling raises
+    except Exception as error:  # catch all: an object's own pickling may raise anything
         kind, problem = _FAILED, error
     answers = gather_integers(communicator, [kind, max(map(len, data), default=0)], timeout)
     if problem is not None:

@@ -1,4 +1,4 @@
-"""What the classes of which Group is made have in common."""
+"""The base of Group's mixin classes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
-    Array = TypeVar("Array", bound=SupportsDLPack | SupportsBuffer)  # results are of the arguments' type
+    Array = TypeVar("Array", bound=SupportsDLPack | SupportsBuffer)  # results have the argument's type
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Part:
-    """Their base: what they know of each other, which Group sets."""
+    """The base of the mixins: attributes that Group sets."""
 
     rank: int
     size: int
@@ -36,15 +36,15 @@ class Part:
     timeout: float
     if TYPE_CHECKING:
         _asked: dict[tuple[int, ...], int]
-        _any: Any = None  # what only Group and the other parts have the types of
+        _any: Any = None  # attributes typed in Group and the other mixins
         _communicator = _movers = _routes = _batch = _first = _part = _started = _readable = _movable = _collective = _any
         all_gather = gather = scatter = broadcast = isend = irecv = close = _any
 
 
 def short(function: _Function) -> _Function:
-    """A method whose plain calls are one native step. Of isend and irecv that gives a Work at once.
+    """A method with a native fast path for plain calls. For isend and irecv it returns a Work at once.
 
-    What that declines runs the function itself, the slow path, which is the reference and explains what is wrong.
+    If the fast path declines, the function itself runs: the slow path, which defines the semantics and raises errors.
     """
     name = function.__name__
     begins = name not in KINDS

@@ -1,4 +1,4 @@
-"""Methods of Group that reduce arrays, as a part of it."""
+"""Collective methods of Group that reduce arrays."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Reductions(Part):
     """See Group, which has these methods."""
 
     def _reducible(self, x: Any, op: _Op, timeout: float | None) -> tuple[Any, ReduceOp | None, Any]:
-        """x, read; what reduces it, and the mover, where that is not that of the array's device."""
+        """The Buffer of x, the reduction, and the mover (None: that of the array's device)."""
         arguments.seconds(timeout)
         if callable(op):
-            from .functions import Chain  # not for programs that have none
+            from .functions import Chain  # lazy: rarely used
 
             return self._movable(x), None, Chain(self, op, x)
         src = self._readable(x)
@@ -34,7 +34,7 @@ class Reductions(Part):
 
     def _reduced(self, name: str, x: Any, op: _Op, out: Any, timeout: float | None, async_op: bool, index: Any = None,
                  root: int = -1) -> Any:
-        """root: -1 where all ranks get a result."""
+        """root: -1 if all ranks get a result."""
         if name.endswith("reduce") and (op in LOCATING or index is not None):
             from .locations import located
 

@@ -1,4 +1,4 @@
-"""Which of a group's communicators an array goes to: by the type of device on which it lies."""
+"""Dispatches an array to one of a group's communicators by its device type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CPU, _CUDA = int(DeviceType.CPU), frozenset((int(DeviceType.CUDA), int(DeviceTy
 
 
 class Route(Record):
-    """A backend's part of a group, and the types of devices (DLPack's) whose arrays are its; empty: all that it can move."""
+    """A group's communicator of one backend, and the device types (DLPack's) assigned to it; empty: all that it supports."""
 
     backend: Backend
     communicator: Communicator
@@ -29,10 +29,10 @@ class Route(Record):
 
 
 class Routes:
-    """Those of one group. Arrays on a CUDA device that has a backend for host memory only are staged (gpu/staged.py).
+    """The routes of one group. If only a backend for host memory is available, CUDA arrays are staged (gpu/staged.py).
 
-    main: the communicator for what is no array of a caller's: barriers, objects, counts; the CPU's where there is one.
-    by_type: the communicator for each type of device, of those that have been asked for. name: of the backends.
+    main: the communicator for barriers, objects and counts: the CPU's if there is one. by_type: a cache of the
+    communicator for each device type. name: of the backends.
     """
 
     def __init__(self, routes: Sequence[Route], timeout: float) -> None:
@@ -45,10 +45,10 @@ class Routes:
             if not route.types or code in route.types}
 
     def find(self, src: Buffer, group: str) -> None:
-        """For the first array on a type of device that is not in by_type: puts it there. DeviceError where it cannot be."""
+        """Finds and caches the communicator of a device type. DeviceError if there is none."""
         for route in self._routes:
             if src.device_type in _CUDA and _CPU in route.backend.devices and _CUDA & (route.types or _CUDA):
-                module, _, name = route.backend.on_gpus.partition(":")  # loaded here: not for groups without such arrays
+                module, _, name = route.backend.on_gpus.partition(":")  # lazy: only for groups with such arrays
                 self._staged.append(getattr(import_module(module), name)(route.communicator, self._timeout))
                 self.by_type |= dict.fromkeys(_CUDA, self._staged[-1])
                 return
@@ -97,7 +97,7 @@ class Routes:
             route.communicator.abort(reason)
 
     def close(self, reason: str = "") -> None:
-        with ExitStack() as steps:  # from the last to the first, all of them
+        with ExitStack() as steps:  # in reverse order, all of them even after an error
             for staged in self._staged:
                 steps.callback(staged.close)
             for route in self._routes:

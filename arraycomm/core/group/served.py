@@ -1,7 +1,7 @@
-"""Served: what carries a window's operations where ranks do not reach each other's memory.
+"""Served: a window's operations by active messages, for ranks that do not share memory.
 
-Messages go by TCP between hosts, and by memory inside one. What a rank asks for is a message to the owner of the array, whose
-engine does it (backend.Serving; serve.c of the socket engine). A request is a header (tag 0) and, for put and accumulate, its
+Messages use TCP between hosts and shared memory inside one. A request is a message to the target rank, whose
+engine executes it (backend.Serving; serve.c of the socket engine). A request is a header (tag 0) and, for put and accumulate, its
 elements: in the header where they are few, else behind it (tag 1). What get asks for comes back under a tag of its own.
 """
 
@@ -22,17 +22,17 @@ from .group import Group
 
 PUT, GET, ACCUMULATE, SIGNAL, FENCE = range(5)
 INLINE = 64  # bytes of elements that travel in the header
-_WORDS = 5  # of a header, before those: kind, offset, count, detail, bytes of elements
-_HEADERS, _ELEMENTS, _ANSWERS = range(3)  # tags; answers have this one and those above
+_WORDS = 5  # of a header, before the elements: kind, offset, count, detail, bytes of elements
+_HEADERS, _ELEMENTS, _ANSWERS = range(3)  # tags; answers have the last one and above
 
 
 class Served:
-    """One rank's end. group: the window's own. Methods give pending operations, to be waited for."""
+    """One rank's side. group: the window's. Methods return pending operations for the caller to wait on."""
 
     def __init__(self, group: Group, serving: Serving) -> None:
         self._group, self._serving = group, serving
         self._requests, self._fences = itertools.count(), 0
-        self._sending = threading.Lock()  # a header and its elements go one after the other
+        self._sending = threading.Lock()  # keeps a header and its elements together
         self.wait_signal = serving.wait_signal
 
     def put(self, source: Buffer, rank: int, offset: int) -> list[Any]:
@@ -50,7 +50,7 @@ class Served:
         return [self._ask(rank, SIGNAL)]
 
     def fence(self, timeout: float) -> int | None:
-        """All ranks call it. None when all have come, or a rank that has not in time.
+        """Collective. None if all ranks have called it, or a rank that is late at the timeout.
 
         Two rounds: after the first, what all ranks did to this rank's array is there; after the second, what they did to every
         other's, which a get that follows may ask for."""
@@ -66,7 +66,7 @@ class Served:
 
     @property
     def failed(self) -> bool:
-        """What ended the group is known."""
+        """Whether the group has failed."""
         return self._serving.failed
 
     def _give(self, kind: int, source: Buffer, rank: int, offset: int, op: int) -> list[Any]:
@@ -77,7 +77,7 @@ class Served:
             asked = self._ask(rank, kind, offset, source.count, op)
             try:
                 return [asked, self._group.isend(source, rank, _ELEMENTS)]
-            except BaseException as error:  # the next elements would be taken for these
+            except BaseException as error:  # otherwise the next elements would be matched to this header
                 self._group.abort(f"{type(error).__name__} between a window's request and its elements")
                 raise
 

@@ -1,4 +1,4 @@
-"""Shape arithmetic of the collectives. Pure: shapes in, shapes out, ValueErrors that say what would have fitted."""
+"""Shape arithmetic of the collectives. Pure functions; a ValueError names the expected shape."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FORMS = ("concat", "stack", "list")
 
 
 def layout(shape: tuple[int, ...], extra: Sequence[int] | None = None) -> int:
-    """32 bits that differ where shapes (or counts) differ, and are never 0: ranks compare them.
+    """A 32-bit hash of shapes (or counts), never 0, for the call signature check.
 
-    Python hashes tuples of integers alike in every process of one version.
+    Python's hash of a tuple of integers is equal in all processes of one version.
     """
     return _layout(shape) if extra is None else hash((shape[1:], tuple(extra))) & 0xFFFFFFFF | 1
 
@@ -102,7 +102,7 @@ def check_rows(shape: tuple[int, ...], rank: int, size: int, counts: Sequence[in
 
 
 def part(shape: tuple[int, ...], size: int, counts: Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Shape of what `rank` gets from a reduce_scatter, of counts that were checked."""
+    """Shape of the result on `rank` of a reduce_scatter with checked counts."""
     if counts is None:
         return divided(shape, size, "reduce_scatter", "give counts for uneven parts")
     return (counts[rank], *shape[1:])

@@ -1,4 +1,4 @@
-"""init(): from an environment or arguments to the group of the world."""
+"""init(): makes the group of the world from the environment or arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..bootstrap.rendezvous import Rendezvous
     from ..bootstrap.store.base import Store
 
-# The bootstrap is loaded by who meets: it is half of what `import arraycomm` would take.
+# The bootstrap is loaded lazily, in init(): it would take half the time of `import arraycomm`.
 
 _INFO = 20  # logging.INFO
 
@@ -51,12 +51,12 @@ def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: st
         log().warning("MPI has started this process alone, as a world of one rank, where %s has started %d: use mpirun "
                       "with from_mpi4py(), or arraycomm.init()", place.launcher, place.size)
     seconds, backend = seconds_of(timeout), registry.get("mpi")
-    mpi: Any = backend  # no other one wraps what has been made elsewhere
+    mpi: Any = backend  # only the MPI backend can wrap
     return Group(Routes([Route(backend, mpi.wrap(module._addressof(comm), name=name, timeout=seconds))], seconds), seconds)
 
 
 def seconds_of(timeout: float | timedelta | None) -> float:
-    """A timeout as callers give it; None is ARRAYCOMM_TIMEOUT's. Raises TypeError and ValueError."""
+    """A caller's timeout in seconds; None: ARRAYCOMM_TIMEOUT. Raises TypeError and ValueError."""
     if timeout is None:
         timeout = settings.get_number("ARRAYCOMM_TIMEOUT")
     if isinstance(timeout, timedelta):
@@ -109,10 +109,10 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
 
 
 def open_group(meeting: Rendezvous, chosen: Mapping[Backend, frozenset[int]], timeout: float, name: str) -> Group:
-    """The group of the ranks that have met, all of which call it; the rest of init(). chosen: as registry.choose() gives it.
+    """Makes the group after the rendezvous; collective; the second part of init(). chosen: from registry.choose().
     timeout: seconds.
 
-    Closes the meeting when it fails, and with the group.
+    Closes the rendezvous on failure, and with the group.
     """
     routes: list[Route] = []
     if "numpy" in sys.modules:
@@ -133,7 +133,7 @@ def open_group(meeting: Rendezvous, chosen: Mapping[Backend, frozenset[int]], ti
 
 
 def began(group: Group, routes: Sequence[Route]) -> None:
-    """What comes behind the opening of a world, on all its ranks."""
+    """The steps after the opening of a world, on all ranks."""
     _announce(group, group.name, routes)
     for variable, likely in settings.unknown().items() if not group.rank else ():
         log().warning("%s is no setting of arraycomm and changes nothing%s", variable, f"; is {likely} meant?" if likely else "")
@@ -143,10 +143,10 @@ def began(group: Group, routes: Sequence[Route]) -> None:
 
 
 def _announce(group: Group, name: str, routes: Sequence[Route]) -> None:
-    """One line at INFO of the logger "arraycomm". Who listens has loaded `logging`, which takes as long as all of init()."""
+    """One line at INFO of the logger "arraycomm". Only if `logging` is loaded already: loading it takes as long as init()."""
     logger = getattr(sys.modules.get("logging"), "getLogger", lambda _: None)("arraycomm")
     if logger is not None and logger.isEnabledFor(_INFO):
-        about = [getattr(route.communicator, "about", "") for route in routes]  # a program's own backend may have none
+        about = [getattr(route.communicator, "about", "") for route in routes]  # a user's backend may lack it
         logger.info("group %r is open: rank %d of %d, %s", name, group.rank, group.size,
                     ", ".join(filter(None, [f"backend {group.backend}", *about])))
 
@@ -156,7 +156,7 @@ def _open(meeting: Rendezvous, backend: Backend, timeout: float, name: str) -> C
 
     gathering = Gathering(meeting.store, meeting.rank, meeting.size, meeting.secret)
     try:
-        settings.check()  # here, where the others are told why
+        settings.check()  # here, because errors are reported to the other ranks
         communicator = backend.open(meeting, name=name, timeout=timeout)
     except BaseException as error:
         gathering.fail(error)
@@ -166,7 +166,7 @@ def _open(meeting: Rendezvous, backend: Backend, timeout: float, name: str) -> C
 
 
 def _trace(group: Group, folder: str) -> None:
-    from ..diagnostics import trace  # not for those who trace nothing: it brings json, re and pathlib
+    from ..diagnostics import trace  # lazy: only for tracing; it loads json, re and pathlib
 
     try:
         trace.begin(group, folder)

@@ -1,9 +1,9 @@
-"""Group.shrink(): those who are left agree on who they are, by making a group of themselves.
+"""Group.shrink(): the survivors agree on the membership of a new group, by opening it.
 
-Who is gone never comes back, so what the ranks know grows toward the same. Each asks for a group of those who are left as far as
-it knows, under a name that says who they are: ranks that know the same meet. A rank that knows less asks for one that is gone,
-hears of that while it waits, and asks again. A group that was shrunk keeps the names of the first one, so that a rank which has
-got the new group, and lost it again, meets those that never got it.
+Failed ranks never return, so the ranks' lists of failures converge. Each rank opens a group of the survivors that it knows of.
+The group's name contains this list, so ranks with equal lists meet. A rank with an outdated list waits for a failed rank, is
+notified of that failure, and retries. A shrunk group keeps the names of the first one. So a rank that has opened
+a new group and lost it again still meets ranks that have not opened it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ..interface.backend import Watch
     from .group import Group
 
-_LOOK = 0.1  # s between looks at who is gone, while all but that is awaited
+_LOOK = 0.1  # s between checks for failed ranks during a wait
 
 
 class Shrinking(Part):
-    """What Group inherits."""
+    """The mixin of Group with shrink()."""
 
     def shrink(self, *, exclude: Sequence[int] = (), timeout: float | None = None) -> Group:
         """A new group of the ranks that are left, in their order, after PeerLost or Aborted. All that are left call it, and only
@@ -72,7 +72,7 @@ class Shrinking(Part):
             with counted_in(self.ranks, self.name):
                 return self._shrunk(excluded, time.monotonic() + seconds, seconds)
         except BaseException as error:
-            self.close(type(error).__name__)  # nobody is to wait for this rank
+            self.close(type(error).__name__)  # the peers must not wait for this rank
             raise
 
     def _shrunk(self, excluded: set[int], end: float, seconds: float) -> Group:
@@ -90,17 +90,17 @@ class Shrinking(Part):
 
             try:
                 return self._meet(members, end, watch)
-            except (PeerLost, Aborted):  # of this attempt
+            except (PeerLost, Aborted):  # this attempt failed: retry
                 if time.monotonic() >= end:
                     raise
 
     def _gone(self) -> set[int]:
-        """From the first group: a step between may be closed on ranks that did not get to its end."""
+        """The failed ranks, as known by the first group: an intermediate group may be closed on some ranks."""
         found = [self._first.ranks[rank] for rank in self._first._communicator.gone()]
         return {rank for rank, world in enumerate(self.ranks) if world in found}
 
     def _meet(self, members: Sequence[int], end: float, watch: Watch) -> Group:
-        """The group of these ranks, when all of them are in it."""
+        """Opens the group of these ranks; returns when all of them have joined."""
         world = tuple(self.ranks[rank] for rank in members)
         turn = self._asked[world] = self._asked.get(world, 0) + 1
         made: Group = self._part(members, f"{self._first.name}/survivors {numbered(world)}#{turn}", self.timeout, None, watch)

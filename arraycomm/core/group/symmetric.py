@@ -63,7 +63,7 @@ class SymmetricArrays(Part):
             return of.restore(self.empty((*lengths, of.units), DType.UINT8, like=of.carrier, timeout=timeout))
         kind, src = arguments.dtype(dtype), self._readable(template)
         if src.device_type != DeviceType.CPU:
-            from ..gpu.memory import symmetric_on  # not for those whose arrays are on the host
+            from ..gpu.memory import symmetric_on  # lazy: not needed for host arrays
 
             return wrap(symmetric_on(self._movers[src.device_type], src, lengths, kind, timeout), template)
         found = self._communicator.symmetric(math.prod(lengths) * kind.itemsize, timeout=timeout)

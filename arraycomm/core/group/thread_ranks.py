@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     _Result = TypeVar("_Result")
 
-_LOOK = 0.2  # s between looks whether this thread itself is to end
-_SOON = 0.6  # s for the ranks to end by themselves when the caller does not wait any more
-_LAST = 10.0  # s for those that have to be told
+_LOOK = 0.2  # s between checks for an exception in this thread
+_SOON = 0.6  # s for the ranks to end by themselves after an interrupt
+_LAST = 10.0  # s for the ranks to end after an injected exception
 
 
 def run(fn: Callable[..., _Result], n: int, *args: Any, timeout: float | timedelta | None = None) -> list[_Result]:
@@ -56,7 +56,7 @@ def run(fn: Callable[..., _Result], n: int, *args: Any, timeout: float | timedel
 def _open(n: int, timeout: float) -> tuple[list[Route], list[Group]]:
     settings.check()
     (backend, types), = registry.choose("socket").items()
-    socket: Any = backend  # no other one has ranks inside
+    socket: Any = backend  # only the socket backend supports ranks as threads
     routes = [Route(backend, communicator, types) for communicator in socket.inside(n, name="run", timeout=timeout)]
     return routes, [Group(Routes([route], timeout), timeout) for route in routes]
 
@@ -68,7 +68,7 @@ class _Ranks:
         self._fn, self._size, self._args = fn, n, args
         self._routes, self._groups = _open(n, seconds_of(timeout))
         self._results: list[Any] = [None] * n
-        self._failures: list[tuple[int, BaseException]] = []  # in the order of time
+        self._failures: list[tuple[int, BaseException]] = []  # in chronological order
         self._ended: list[int] = []
         self._end_of_one = threading.Semaphore(0)
         self._threads = [threading.Thread(target=contextvars.copy_context().run, args=(self._run, rank), daemon=True,
@@ -81,10 +81,10 @@ class _Ranks:
                     began(group, [self._routes[rank]])
                     self._results[rank] = self._fn(group, *self._args)
                 except BaseException as error:
-                    self._failures.append((rank, error))  # before the others learn of it
+                    self._failures.append((rank, error))  # before the peers are notified
                     raise
         except BaseException as error:
-            if all(error is not known for _, known in self._failures):  # of closing
+            if all(error is not known for _, known in self._failures):  # an error of close()
                 self._failures.append((rank, error))
         finally:
             self._ended.append(rank)
@@ -121,7 +121,7 @@ class _Ranks:
             seconds -= 0 if self._end_of_one.acquire(timeout=_LOOK) else _LOOK
 
     def _end(self, why: str) -> None:
-        import ctypes  # as good as never
+        import ctypes  # lazy: almost never needed
 
         for group in self._groups:
             if not group.closed:

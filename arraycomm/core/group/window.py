@@ -1,7 +1,7 @@
-"""Windows: arrays of every rank that the others read and write without the owner's taking part.
+"""Windows for one-sided communication: peers read and write a rank's array without its participation.
 
-Where the ranks reach each other's memory, who asks does it, at once (backend.Exposed); elsewhere the owner's engine does
-(served.py). A window has a group of its own, so that what fails in it is not the program's group.
+With shared memory the origin rank accesses the array directly (backend.Exposed); otherwise the target's engine does
+(served.py). A window has its own group, so that its failure does not fail the program's group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .group import Group
 from .served import Served
 
 REDUCTIONS = ("sum", "product", "min", "max", "band", "bor", "bxor")
-_REFUSED = -1  # in the place of a count
+_REFUSED = -1  # instead of a count
 
 
 class Window:
@@ -61,7 +61,7 @@ class Window:
         self.direct = exposed.direct
         self._carrier = Direct(exposed) if exposed.direct else Served(self._group, exposed)
         if not self.direct:
-            self.fence(self._group.timeout)  # makes the connections, for which Python's lock is needed
+            self.fence(self._group.timeout)  # makes the connections, which needs the GIL
 
     def put(self, x: Any, rank: int, offset: int) -> list[Any]:
         """Writes x's elements into the target's array. Ended: x may be changed again."""
@@ -135,8 +135,8 @@ class Window:
 
 
 class Direct:
-    """What carries a window's operations where ranks reach each other's memory: nothing is pending. As Served. Arrays on a
-    device go through host memory."""
+    """A window's operations by direct access to shared memory: none is ever pending. Same interface as Served. Device
+    arrays are copied through host memory."""
 
     def __init__(self, exposed: Exposed) -> None:
         self._exposed = exposed
@@ -173,7 +173,7 @@ def _own(x: Any) -> Buffer:
 
 
 def _check_told(group: Group, told: list[tuple[int, ...]]) -> None:
-    """All ranks have the same before them, and raise alike."""
+    """Raises for a rank's invalid argument: all ranks have the same gathered values, so all raise."""
     refused = tuple(rank for rank, (count, _) in enumerate(told) if count == _REFUSED)
     if refused:
         raise mismatch(group, refused, f"new_window: rank {refused[0]} gave no array that can be a window's")

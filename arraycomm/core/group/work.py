@@ -1,4 +1,4 @@
-"""Work: an operation under way, and the array that it will give; native/call/work.c."""
+"""Work: a pending operation and its future result; native/call/work.c."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .arguments import seconds
 
 __all__ = ["Message", "Received", "Several", "Work", "wait_all", "wait_any"]
 
-_NAP = 1e-4  # s between two looks at all of them
+_NAP = 1e-4  # s: polling interval over all of them
 
 
 class Received(Record):
@@ -98,7 +98,7 @@ def wait_all(works: Iterable[Work], timeout: float | None = None) -> list[Any]:
     for work in all_of_them:
         try:
             work.wait(None if end is None else max(0.0, end - time.monotonic()))
-        except DistError:  # its own
+        except DistError:  # the operation's own error
             raise
         except TimeoutError:
             late = sum(not one.done() for one in all_of_them)
@@ -130,7 +130,7 @@ def wait_any(works: Iterable[Work], timeout: float | None = None) -> int:
 
 
 def _checked(function: str, works: Any) -> list[Any]:
-    """A generator can be read once. Whatever ends as a Work does will do: arraycomm.distributed's, say."""
+    """A list, because a generator can be iterated once. Duck-typed: for example, arraycomm.distributed's Work is accepted."""
     try:
         found = list(works)
     except TypeError:

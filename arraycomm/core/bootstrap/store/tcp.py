@@ -76,7 +76,7 @@ class TCPStore(RemoteStore):
                            torch=torch)
 
     def _listen(self, addresses: Sequence[str]) -> list[socket.socket]:
-        """One socket per address that this machine has. The first chooses port 0; the others take it if they can."""
+        """One socket per address of this machine. Port 0: the first gets a free port; the others try the same."""
         any_port = self.port == 0
         listeners: list[socket.socket] = []
         reasons: list[str] = []
