@@ -1,8 +1,8 @@
-"""The rare and wordy part of reading and making arrays: why one is refused, and how other libraries import memory.
+"""The slow path of reading and making arrays: error texts for unsupported arrays, and imports of memory by other libraries.
 
-Called by name from native/reader/refuse.c. A function that explains returns the exception to raise; its last argument is the
-exception that led there, or None. Nothing here imports a framework: what is looked up belongs to a given array, so
-its library is loaded already.
+Called by name from native/reader/refuse.c. A function for an error returns the exception to raise; its last argument is the
+causing exception, or None. Nothing here imports a framework: every lookup is for a given array, so its library is
+loaded already.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def _dtype_error(dtype: object) -> TypeError:
                      "dtypes of NumPy, torch, JAX and buffers are only moved (broadcast, gather, send, ...)")
 
 
-# ---- refusals ----
+# ---- errors ----
 
 
 def bad_dtype(descr: Any, _cause: object) -> TypeError:
-    """A NumPy dtype without counterpart, or in the other byte order."""
+    """The error for a NumPy dtype without an equivalent, or with foreign byte order."""
     native = descr if descr.isnative else descr.newbyteorder("=")
     if native is not descr and native.name in {dtype.label for dtype in DType}:
         return TypeError(
@@ -59,7 +59,7 @@ def bad_capsule(array: object, _capsule: object) -> TypeError:
 
 
 def unreadable(array: Any, cause: BaseException | None) -> TypeError:
-    """An array whose own library could not export it, or that has a format without counterpart."""
+    """The error for an array that its library cannot export, or whose format has no equivalent."""
     words = hint(array)
     if words:
         return TypeError(words)
@@ -72,10 +72,10 @@ def unreadable(array: Any, cause: BaseException | None) -> TypeError:
 
 
 def _dtype(array: Any) -> str:
-    """What the array says; nothing where it cannot."""
+    """The array's dtype as text; "" if reading it fails."""
     try:
         return str(getattr(array, "dtype", ""))
-    except Exception:  # of a foreign property
+    except Exception:  # a foreign property may raise anything
         return ""
 
 
@@ -88,7 +88,7 @@ def not_an_array(array: object, _cause: object) -> TypeError:
 
 
 def _of_members(given: object) -> str | None:
-    """What to do with a tree of arrays; None for what is none. JAX's other trees too, where JAX is there."""
+    """Advice for a tree of arrays; None for other objects. Includes JAX's registered trees if JAX is loaded."""
     all_leaves = getattr(sys.modules.get("jax.tree_util"), "all_leaves", None)
     if isinstance(given, (list, tuple, dict)) or (all_leaves and given is not None and not all_leaves([given])):
         return ("pass its arrays one by one; arraycomm.frameworks.jax.all_reduce_tree() reduces a tree of JAX's arrays; for "
@@ -134,17 +134,17 @@ def strided_out(_array: object, _cause: object) -> ValueError:
     )
 
 
-# ---- what the libraries' special arrays should be turned into ----
+# ---- advice on special arrays of the libraries ----
 
 
 def derives(array: object, module: str, name: str) -> bool:
-    """By its type: it may say another __class__."""
+    """Checks the type: __class__ may be overridden."""
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and issubclass(type(array), kind)
 
 
 def hint(array: Any, *, keys: bool = False) -> str | None:
-    """Why an array of a special kind is refused, and what to pass instead; None for others. keys: JAX's random keys are none."""
+    """The reason why a special array is not supported, and a remedy; None for others. keys: accept JAX's random keys."""
     if derives(array, "numpy.ma", "MaskedArray"):
         return "a masked array would lose its mask; pass x.filled(value) or x.data"
     if any(kind.__name__ == "Tracer" and kind.__module__.startswith("jax.") for kind in type(array).__mro__):
@@ -188,7 +188,7 @@ def _torch_hint(array: Any) -> str | None:
     return None
 
 
-# ---- other libraries' objects ----
+# ---- objects of other libraries ----
 
 
 def torch_resolved(tensor: Any) -> Any:
@@ -226,7 +226,7 @@ def numpy_dtype(label: str) -> Any:
 
 
 def codes() -> dict[object, int]:
-    """Numbers of the reductions, by what callers give."""
+    """Numbers of the reductions, by name and object."""
     return CODES
 
 
@@ -240,7 +240,7 @@ def received() -> type:
 
 
 def cuda_stream(array: object, index: int) -> int:
-    """The stream on which the array's library works now on this device, as a DLPack number.
+    """The current stream of the array's library on this device, as a DLPack number.
 
     1, the legacy default stream, for libraries without current streams, JAX among them: what they export is ordered for
     whichever stream they are asked.
@@ -255,7 +255,7 @@ def _current_stream(library: str, index: int) -> int:
 
 
 def current_streams(index: int) -> list[int]:
-    """As cuda_stream(), of every library that is loaded and has current streams: for who has no array at hand."""
+    """As cuda_stream(), for every loaded library with current streams; for callers without an array."""
     found = ["cupy"] if "cupy" in sys.modules else []
     if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
         found.append("torch")
@@ -263,8 +263,8 @@ def current_streams(index: int) -> list[int]:
 
 
 def landing(array: object, buffer: Buffer) -> Callable[[], None] | None:
-    """What to call when something was enqueued on the Buffer's stream that writes this array: it waits for that. None where the
-    library itself goes on behind that stream (see cuda_stream)."""
+    """A function to call after a write to this array was enqueued on the Buffer's stream: it waits for the write. None if the
+    library orders its work after that stream (see cuda_stream)."""
     if type(array).__module__.partition(".")[0] in ("cupy", "torch"):
         return None
     from ..gpu.runtime import runtime
@@ -282,7 +282,7 @@ def contiguous(array: Any) -> Any:
 
 
 def order_consumer(buffer: Buffer, stream: int | None) -> None:
-    """Before a library takes over a Buffer on a CUDA device: its stream waits for what is under way on the Buffer's."""
+    """Before a library adopts a Buffer on a CUDA device: makes its stream wait for the Buffer's."""
     from ..gpu.runtime import runtime
 
     theirs = _LEGACY if stream is None else stream
@@ -311,7 +311,7 @@ def _importer(template: Any) -> tuple[bool, Callable[..., Any] | None]:
     if found is None:
         namespace = getattr(template, "__array_namespace__", None)
         library = namespace() if namespace else sys.modules.get(kind.__module__.partition(".")[0])
-        if len(_importers) >= _TYPES:  # some programs make a class for each object: what is known must not keep them all alive
+        if len(_importers) >= _TYPES:  # bounded: some programs make a class per object, which a cache would keep alive
             _importers.clear()
         found = _importers[kind] = kind.__module__.startswith("jaxlib."), getattr(library, "from_dlpack", None)
     return found
@@ -322,8 +322,8 @@ _jax_entries: dict[Any, Callable[[Buffer], Any] | None] = {}  # by device
 
 
 def jax_entry(device: Any) -> Callable[[Buffer], Any] | None:
-    """jaxlib's own importer of what lies on a device, or None where this jaxlib has none that works as expected. It gives None
-    for what lies elsewhere.
+    """jaxlib's internal DLPack importer for a device, or None if this jaxlib has none that works as expected. It returns None
+    for memory elsewhere.
 
     jax.dlpack.from_dlpack comes to it too, after 20 us of Python, for a GPU 60. It is private, so it is looked up and tried once.
     """
@@ -336,7 +336,7 @@ def _find_jax_entry(device: Any) -> Callable[[Buffer], Any] | None:
     try:
         function = importlib.import_module("jax._src.lib")._jax.dlpack_managed_tensor_to_buffer
         platform = device.platform
-    except Exception:  # whatever a private module does: the public way is there
+    except Exception:  # catch all for a private module: the public API is the fallback
         return None
     if platform == "gpu":
         return _find_gpu_entry(function, device)
@@ -359,7 +359,7 @@ def _find_gpu_entry(function: Callable[..., Any], device: Any) -> Callable[[Buff
     def entry(buffer: Buffer) -> Any:
         if (buffer.device_type, buffer.device_index) != (DeviceType.CUDA, index):
             return None
-        stream = device.get_stream_for_external_ready_events()  # which our contents are put in order with
+        stream = device.get_stream_for_external_ready_events()  # our work is ordered with this stream
         return function(buffer.__dlpack__(stream=stream), device, stream, None, int(DeviceType.CUDA))
 
     like = Buffer(0, 0, DType.INT32, int(DeviceType.CUDA), index, False, (0,), None)
@@ -367,7 +367,7 @@ def _find_gpu_entry(function: Callable[..., Any], device: Any) -> Callable[[Buff
 
 
 def _works(entry: Callable[[Buffer], Any], probe: Buffer) -> bool:
-    """Whether it gives what the public way gives, without a copy."""
+    """Whether it gives the same result as the public API, without a copy."""
     with contextlib.suppress(Exception):
         array = entry(probe)
         public = sys.modules["jax"].dlpack.from_dlpack(probe)
@@ -378,7 +378,7 @@ def _works(entry: Callable[[Buffer], Any], probe: Buffer) -> bool:
 
 
 def _wrap_jax(buffer: Buffer, template: Any) -> Any:
-    """A JAX array over the buffer by the fast path; None where that is not for it."""
+    """A JAX array over the buffer by the fast path; None if that does not apply."""
     if buffer.dtype in _WIDE and not sys.modules["jax"].config.jax_enable_x64:
         return None
     device = getattr(template.sharding, "_device", None) or template.device
@@ -387,7 +387,7 @@ def _wrap_jax(buffer: Buffer, template: Any) -> Any:
 
 
 def plain(buffer: Buffer) -> memoryview | Buffer:
-    """A memoryview, or the Buffer on a device, and of a dtype that has no letter."""
+    """A memoryview; the Buffer itself for device memory, or a dtype without a format letter."""
     with contextlib.suppress(BufferError):
         return memoryview(buffer)
     return buffer
@@ -398,19 +398,19 @@ def elsewhere() -> Callable[[Buffer, Any], Any]:
 
 
 def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
-    """wrap() for libraries that have no faster way: `from_dlpack`, or a memoryview where there is none."""
+    """wrap() for libraries without a fast path: by `from_dlpack`, or a memoryview if there is none."""
     of_jax, from_dlpack = _importer(template)
     if of_jax and (array := _wrap_jax(buffer, template)) is not None:
         return array
     if from_dlpack is None:
         return plain(buffer)
-    if buffer.dtype == DType.FLOAT64 and derives(template, "mlx.core", "array"):  # it makes float32 of that unless it is told
+    if buffer.dtype == DType.FLOAT64 and derives(template, "mlx.core", "array"):  # MLX converts it to float32 by default
         return sys.modules["mlx.core"].array(plain(buffer), dtype=template.dtype)
     array = from_dlpack(buffer)
     if derives(template, "jax", "Array") and array.device != template.device:
         array = sys.modules["jax"].device_put(array, template.device)
     label = found = DType(buffer.dtype).label
-    with contextlib.suppress(Exception):  # it has no name for what it holds (TVM FFI's complex numbers)
+    with contextlib.suppress(Exception):  # the library has no name for the dtype (TVM FFI's complex numbers)
         found = str(getattr(array, "dtype", label))
     if found.rpartition(".")[2] != label:
         raise TypeError(

@@ -16,7 +16,7 @@ _DTYPE = re.compile(r"[<>|][biufcmMSUV]\d{1,10}(\[\d{0,9}[A-Za-zμ]{1,3}(/\d{1,9
 
 
 def plain_dtype(dtype: Any) -> Any:
-    """A dtype of NumPy in plain data. TypeError for one whose elements hold more than bytes."""
+    """A NumPy dtype as plain data. TypeError if its elements contain references."""
     numpy = sys.modules["numpy"]
     if dtype.subdtype is not None:
         return [plain_dtype(dtype.subdtype[0]), list(dtype.subdtype[1])]
@@ -82,7 +82,7 @@ def array_parts(obj: Any) -> list[Any]:
     array = numpy.asarray(obj)
     if not array.dtype.itemsize:
         raise TypeError(f"an array of NumPy's dtype {array.dtype!r}, which has no bytes, cannot be sent without pickle")
-    dtype = plain_dtype(array.dtype)  # which refuses references
+    dtype = plain_dtype(array.dtype)  # raises for references
     return [dtype, list(array.shape), *in_pieces(memoryview(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)))]
 
 

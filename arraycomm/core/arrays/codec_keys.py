@@ -1,4 +1,4 @@
-"""Members of sets and keys of dicts: what would take long to compare is refused, before it is sent and when it arrives."""
+"""Checks members of sets and keys of dicts, on sending and receiving: rejects those that would take long to compare."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 from ..base.typed import Any
 
-COLLIDING = 64  # members of a set, or keys, that may have one hash
+COLLIDING = 64  # maximum number of members or keys with equal hashes
 _PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
 _LONG = 4096  # bits of a number that Decimals may be compared with: that takes the square of its length
 
@@ -30,7 +30,7 @@ def check(keys: Collection[Any]) -> Collection[Any]:
 
 
 def _leaves(keys: Collection[Any]) -> Iterator[Any]:
-    """What is compared when keys are."""
+    """The leaf values that a comparison of keys compares."""
     left = list(keys)
     while left:
         key = left.pop()

@@ -1,7 +1,7 @@
-"""The types that travel without pickle, one row each: what an object is made of, and how it is made of that again.
+"""The types that are serialised without pickle, one row each: functions that take an object apart and rebuild it.
 
-What a row makes may come from a hostile rank: it checks the types of its parts, allocates no more than they are long, calls no
-method that they name and takes classes and libraries only where this process has them already.
+The input of a row may come from a hostile rank. So a row checks the types of the parts, allocates no more than their length,
+calls no method that they name, and uses only classes and libraries that this process has loaded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Unregistered(TypeError):
 
 
 class Row:
-    """A type by its public name, or by a test. Its number stands in the bytes."""
+    """A type, by its public name or a predicate. The row's number is part of the encoding."""
 
     def __init__(self, name: str, parts: Callable[[Any], Iterable[Any]], make: Callable[..., Any],
                  test: Callable[[Any], bool] | None = None) -> None:
@@ -50,7 +50,7 @@ class Row:
 
 
 ROWS: list[Row] = []
-_EXACT: dict[type, Row] = {}  # of types that a row names, those seen
+_EXACT: dict[type, Row] = {}  # cache of types that a row names
 _REGISTERED: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {}
 
 
@@ -102,7 +102,7 @@ def _check_made_of_fields(cls: type) -> None:
                         "encode and decode") from None
 
 
-# ---- what rows share ----
+# ---- helpers for the rows ----
 
 
 def _name(cls: type) -> str:
@@ -138,7 +138,7 @@ def _of(name: str, *kinds: type) -> Callable[..., Any]:
 
 def _ordered(obj: Any) -> list[Any]:
     attributes = vars(obj)
-    if attributes.keys() - {"_metadata"}:  # torch's state_dict() has that one
+    if attributes.keys() - {"_metadata"}:  # set by torch's state_dict()
         raise _refused(obj, f"it has the attributes {sorted(attributes)}")
     return [dict(attributes), *_flat(obj)]
 
@@ -244,7 +244,7 @@ def _dataclass_of(cls: Any, values: Any) -> Any:
         raise ValueError(f"{sorted(map(str, values))} are not the fields of {_name(cls)}")
     found = object.__new__(cls)
     for name, value in values.items():
-        object.__setattr__(found, name, value)  # frozen ones too
+        object.__setattr__(found, name, value)  # also for frozen dataclasses
     return found
 
 
@@ -280,7 +280,7 @@ def _error_parts(obj: BaseException) -> list[str]:
         return [obj.type_name, obj.text]
     try:
         text = str(obj)
-    except Exception as error:  # of a class of the program's
+    except Exception as error:  # from a class of the program
         text = f"(its text could not be made: {type(error).__name__})"
     return [_name(type(obj)).removeprefix("builtins."), text]
 
@@ -289,14 +289,14 @@ def _error_of(name: str, text: str) -> RemoteError:
     return RemoteError(typed(str, name), typed(str, text))
 
 
-# ---- the table. The order is the number in the bytes. ----
+# ---- the table. A row's index is its number in the encoding. ----
 
 Row("builtins.object", _registered_parts, _registered_of, _is_registered)  # first: a program's word counts more than a row
 Row("builtins.tuple", tuple, lambda *items: items)
 Row("builtins.set", lambda obj: codec_keys.check(obj), lambda *members: set(codec_keys.check(members)))
 Row("builtins.frozenset", lambda obj: codec_keys.check(obj),
     lambda *members: frozenset(codec_keys.check(members)))
-Row("builtins.dict", _flat, lambda *flat: _paired(flat))  # where a key is no plain value
+Row("builtins.dict", _flat, lambda *flat: _paired(flat))  # for keys that are no plain values
 Row("builtins.int", lambda obj: [obj.to_bytes(obj.bit_length() // 8 + 1, "little", signed=True)],  # beyond 64 bits
     lambda data: int.from_bytes(typed(bytes, data), "little", signed=True))
 Row("builtins.bytes", lambda obj: codec_arrays.in_pieces(memoryview(obj)), codec_arrays.bytes_of)  # long ones

@@ -1,6 +1,6 @@
-"""Several Buffers as one: where they lie, when they lie one after the other, or in memory of its own.
+"""Several Buffers as one: in place if they are contiguous, or in a packed copy.
 
-Collectives move one run of elements; list forms give many arrays. Slices of one array, which such lists mostly are, need no copy.
+Collectives move one run of elements; list forms have many arrays. In most cases these are slices of one array: no copy is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CPU, _CUDA = int(DeviceType.CPU), (int(DeviceType.CUDA), int(DeviceType.CUDA_MA
 
 
 def _in_one_run(buffers: Sequence[Buffer]) -> bool:
-    """Whether each one that has elements begins where the one before ends, and all are in order on one stream."""
+    """Whether the non-empty ones are contiguous in memory, and all are ordered on one stream."""
     filled = [buffer for buffer in buffers if buffer.count] or buffers[:1]
     first = filled[0]
     end = first.address
@@ -61,7 +61,7 @@ def on_host(buffer: Buffer) -> Buffer:
 
 @contextmanager
 def through_host(to: Buffer) -> Iterator[Buffer]:
-    """Host memory for what is to be written there: itself, or what is copied to the device afterwards."""
+    """Host memory for a result: the Buffer itself, or a staging buffer that is copied to the device afterwards."""
     memory = to if to.device_type == _CPU else allocate(to.shape, DType(to.dtype))
     yield memory
     if memory is not to:
@@ -75,7 +75,7 @@ def clear(to: Buffer) -> None:
 
 
 def duplicate(source: Buffer) -> Buffer:
-    """The same in memory of its own that may be written, on the same device."""
+    """A writable copy on the same device."""
     made = room(source, source.shape)
     copy(source, made)
     return made
@@ -93,7 +93,7 @@ def room(like: Buffer, shape: tuple[int, ...]) -> Buffer:
 
 
 def _together(buffers: Sequence[Buffer]) -> Buffer:
-    """Room for all. ValueError where they lie in different memory."""
+    """Memory for all. ValueError if they are on different devices."""
     first = buffers[0]
     if any(_place(one) != _place(first) for one in buffers):
         raise ValueError("the arrays of one list must be on one device")
@@ -101,7 +101,7 @@ def _together(buffers: Sequence[Buffer]) -> Buffer:
 
 
 def _over(buffers: Sequence[Buffer]) -> Buffer:
-    """The run that they are."""
+    """One Buffer over contiguous Buffers."""
     first = next((buffer for buffer in buffers if buffer.count), buffers[0])
     return _holding(first, buffers, any(buffer.readonly for buffer in buffers))
 
@@ -130,11 +130,11 @@ def joined(buffers: Sequence[Buffer]) -> Buffer:
     whole = _together(buffers)
     for part, buffer in _split(whole, buffers):
         copy(buffer, part)
-    return _holding(whole, buffers, readonly=False)  # on a device the copies are still under way
+    return _holding(whole, buffers, readonly=False)  # on a device the copies may still be pending
 
 
 def target(buffers: Sequence[Buffer]) -> tuple[Buffer, Callable[[], Any] | None]:
-    """Where to write the elements of all, in order, and what to call when they are written (None: nothing)."""
+    """The memory for the elements of all, in order, and a function to call after the write (None: not needed)."""
     if len(buffers) == 1:
         return flat(buffers[0]), None
     if _in_one_run(buffers):
@@ -149,7 +149,7 @@ def target(buffers: Sequence[Buffer]) -> tuple[Buffer, Callable[[], Any] | None]
 
 
 def update(buffers: Sequence[Buffer]) -> tuple[Buffer, Callable[[], Any] | None]:
-    """As target(), holding what the Buffers hold."""
+    """As target(), with the Buffers' contents."""
     whole, spread = target(buffers)
     if spread is not None:
         for part, buffer in _split(whole, buffers):

@@ -1,4 +1,4 @@
-"""Arrays of dtypes that the engine does not know, as bytes: what only moves elements does not need to know them.
+"""Arrays of dtypes that the engine does not know, as bytes: data movement does not depend on the dtype.
 
 NumPy's structured arrays, dates, strings of fixed length, long doubles, narrow integers and foreign byte order; torch's and JAX's
 dtypes without arithmetic here; JAX's random keys; buffers of any format. The elements of such an array are told apart by the name
@@ -42,7 +42,7 @@ class Opaque:
         return getattr(self.buffer, name)
 
     def over(self, buffer: Any) -> Opaque:
-        """Of the same dtype, in another Buffer of bytes."""
+        """An Opaque of the same dtype over another Buffer of bytes."""
         return Opaque(buffer, self.name, self.carrier, self.restore)
 
 
@@ -71,10 +71,10 @@ def writable(array: Any) -> Any:
 
 
 def elements(dtype: Any, template: Any) -> Opaque | None:
-    """Of no elements of a dtype of the template's library that moves as bytes. None where it is no such dtype."""
+    """An empty Opaque of a dtype of the template's library that moves as bytes. None for other dtypes."""
     found = None
     if not isinstance(dtype, DType) and dtype is not None:
-        with contextlib.suppress(TypeError, ValueError):  # no dtype there
+        with contextlib.suppress(TypeError, ValueError):  # not a dtype of this library
             if arrays.derives(template, "torch", "Tensor"):
                 found = template.new_empty(0, dtype=dtype)
             elif arrays.derives(template, "numpy", "ndarray"):
@@ -91,12 +91,12 @@ def nothing_of(buffer: Any) -> Any:
 
 
 def dtype_name(buffer: Any) -> str:
-    """What an error calls the dtype of a Buffer or an Opaque."""
+    """The dtype's name in errors, for a Buffer or an Opaque."""
     return buffer.name if isinstance(buffer, Opaque) else DType(buffer.dtype).label
 
 
 def row(buffer: Any) -> int:
-    """What the engine counts in one row of the first dimension."""
+    """The engine's element count of one row of the first dimension."""
     elements: int = math.prod(buffer.shape[1:])
     return elements * (buffer.units if isinstance(buffer, Opaque) else 1)
 
@@ -113,7 +113,7 @@ def _bytes(array: Any, refused: TypeError) -> _Found:
         return _of_numpy(array)
     if arrays.derives(array, "torch", "Tensor"):
         if str(array.dtype).removeprefix("torch.").upper() in DType.__members__:
-            raise refused  # not for its dtype
+            raise refused  # rejected for another reason than its dtype
         return _of_torch(array)
     try:
         view = memoryview(array) if refused.__cause__ is None else None  # one that was refused for its format, and is sound else
@@ -128,7 +128,7 @@ def _bytes(array: Any, refused: TypeError) -> _Found:
 
 
 def numpy_name(descr: Any) -> str:
-    """What tells a dtype of NumPy's from others, on every machine. TypeError where its elements are references."""
+    """A unique name of a NumPy dtype, equal on all machines. TypeError if its elements are references."""
     if descr.hasobject or descr.kind == "T":
         raise TypeError(f"dtype {descr} holds references to memory of this process, which mean nothing in another one; send "
                         "such data as an object (broadcast_object, send_object), or convert the array to numbers")

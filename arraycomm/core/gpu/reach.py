@@ -183,8 +183,8 @@ def _read(address: int, reach: Reach, lane: Lane, deadline: float) -> bytes:
 
 
 def _wins(reach: Reach, lane: Lane, rank: int, size: int, deadline: float) -> tuple[bool, bool]:
-    """Whether copies and reductions do. One slot from everybody to everybody, either way; of the host's, without what the host
-    does itself, which hands on one slot where it reduces and one a peer where it copies."""
+    """Whether copies and reductions are faster. Times an exchange of one slot between all ranks, device to device and through the
+    host, without the host's own work. The host uploads one slot for a reduction and one per peer for a copy."""
     mine, room, pinned = reach.slot(rank, 0), reach.slot(rank, 1), lane.block(SLOT_BYTES)
     peers = [peer for peer in range(size) if peer != rank]
 

@@ -150,7 +150,7 @@ class Staged:
         return operation.ended
 
     def _meet(self, layout: int, deadline: float, *, waits: bool) -> bool:
-        """All ranks are there, and mean the same; whether all of them wait. Who does not, goes on at once."""
+        """Synchronises the ranks and checks the call signature. Whether all calls are synchronous; others do not block here."""
         vote = self._vote if waits else allocate((1,), DType.UINT8)
         memoryview(vote)[0] = waits
         work = self._host.collective(KINDS["all_reduce"], vote, vote, reduce_op("min"), layout=layout,
@@ -313,5 +313,5 @@ def _about(name: str, buffers: Sequence[Buffer], error: BaseException) -> BaseEx
 
 
 def piece_layout(layout: int, index: int, number: int) -> int:
-    """What ranks compare: beside what they compare on the host that it is staged, which piece this is, and of how many."""
+    """The layout of the call signature: the host's layout, that it is staged, the piece's index and the number of pieces."""
     return hash((0x57A6ED, layout, index, number)) & 0xFFFFFFFF | 1

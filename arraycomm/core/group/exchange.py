@@ -69,7 +69,7 @@ def scattered_rows(group: Part, src: Buffer, root: int, counts: Sequence[int] | 
 
 
 def blocks_of_root(group: Part, root: int, src: Buffer, rows: Sequence[int]) -> tuple[list[int], list[int]]:
-    """As counts of an all_to_all between the root, which has the blocks of all ranks, and each of them: (one way, the other)."""
+    """Counts of an all_to_all that replaces a gather: (sent, received) on this rank. A scatter swaps the two."""
     whole = [n * row(src) for n in rows]
     own = [whole[group.rank] if rank == root else 0 for rank in range(group.size)]
     return own, whole if group.rank == root else [0] * group.size
@@ -82,8 +82,8 @@ def mismatch(group: Part, ranks: Sequence[int], text: str) -> CollectiveMismatch
 
 
 def same_values(group: Part, values: Sequence[int], otherwise: str) -> None:
-    """CollectiveMismatch (on all ranks; the group stays usable) unless all are equal. values: every rank's. otherwise: what ranks
-    do whose values differ."""
+    """CollectiveMismatch (on all ranks; the group stays usable) unless all are equal. values: every rank's. otherwise: the text
+    about ranks with different values."""
     odd = [rank for rank, value in enumerate(values) if value != values[0]]
     if odd:
         raise mismatch(group, odd, f"ranks 0 and {odd[0]} {otherwise}")

@@ -110,8 +110,8 @@ class _Ranks:
         return self._results
 
     def _wait(self, seconds: float = float("inf")) -> None:
-        """In turns: what one rank raises in another's thread comes between them. Not by join(), which takes a thread for ended
-        where an exception comes meanwhile (CPython 3.11)."""
+        """Polls, so that an exception injected into this thread is raised between polls. Not by join(): after an exception,
+        CPython 3.11 takes the thread for ended."""
         while seconds > 0:
             begun = [thread for thread in self._threads if thread.ident is not None]
             if len(self._ended) == len(begun):

@@ -28,27 +28,27 @@ Watch = Callable[[Iterable[int]], None]  # see Communicator.split()
 
 
 class Work(Protocol):
-    """An operation under way."""
+    """A pending operation."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the end. Raises the operation's error; TimeoutError after `timeout` seconds, the operation going on."""
+        """Blocks until completion. Raises the operation's error; TimeoutError after `timeout` seconds: it continues then."""
 
     def done(self) -> bool:
-        """Whether it has ended, well or not. Never blocks, never raises."""
+        """Whether it has completed or failed. Never blocks, never raises."""
 
     def source(self) -> tuple[int, int, int]:
         """After a receive: (rank, tag, bytes)."""
 
 
 class Mover(Protocol):
-    """What moves arrays."""
+    """The interface for collectives and messages."""
 
     def collective(self, kind: Kind, src: Buffer | None, dst: Buffer | None, op: ReduceOp | None = None, root: int = -1,
                    counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Work | None:
-        """What operations.def says of the kind. src, dst: None where this rank gives or gets nothing. op: of what reduces. root:
-        of what has one. counts: elements of the blocks, where they differ, equal on all ranks; of all_to_all what this rank gives
-        to each, with receives. layout: a 32-bit hash of shape or counts that ranks compare; 0 compares nothing."""
+        """A collective of a kind of operations.def. src, dst: None if this rank has no input or output. op: for reductions. root:
+        for rooted kinds. counts: elements of the blocks if they differ, equal on all ranks; for all_to_all the elements sent to
+        each rank, with receives. layout: a 32-bit hash of shape or counts, part of the call signature; 0: not checked."""
 
     # Point to point is independent of the collectives' order. peer None: any source. A receive always gives a Work
     # (ended already when async_op is False), because its source is there.
@@ -60,69 +60,69 @@ class Mover(Protocol):
 
 
 class Exposed(Protocol):
-    """Memory of every rank that the others read and write without the owner's taking part. Calls have done their work when
-    they return. Any thread. Offsets are in elements, and checked by the caller, as ranks are; buffers are host memory of the
+    """A one-sided window with direct access to the memory of every rank. Calls are synchronous.
+    Thread-safe. Offsets are in elements, and checked by the caller, as ranks are; buffers are host memory of the
     same dtype. Errors as of messages; Aborted when the communicator is closed."""
 
     direct: Literal[True]
-    failed: bool  # a call has raised what ended the group
+    failed: bool  # a call has raised the group's failure
 
     def put(self, source: Buffer, rank: int, offset: int) -> None: ...
     def get(self, to: Buffer, rank: int, offset: int) -> None: ...
 
     def accumulate(self, source: Buffer, rank: int, offset: int, op: ReduceOp) -> None:
-        """One rank at a time accumulates in a rank's memory."""
+        """Atomic: one rank at a time accumulates in a target's memory."""
 
     def signal(self, rank: int) -> None:
-        """One more signal for the rank, which sees it after what was put before."""
+        """Increments the rank's signal counter; ordered after earlier puts."""
 
     def wait_signal(self, rank: int, timeout: float) -> bool:
-        """Takes a signal of the rank, and waits for it (seconds; 0: looks). Whether there was one in time."""
+        """Waits for a signal of the rank (seconds; 0: polls) and consumes it. Whether there was one in time."""
 
     def fence(self, timeout: float) -> int | None:
-        """All ranks call it. None when all have come, or a rank that has not in time."""
+        """Collective. None if all ranks have called it, or a rank that is late at the timeout."""
 
 
 class Serving(Protocol):
-    """Memory of this rank that the others ask for by messages (served.py), where ranks do not reach each other's. Nothing of the
-    program's runs for it. Any thread. Errors as Exposed's."""
+    """A window that the engine serves by messages (served.py), for ranks without shared memory. The program takes no part in
+    it. Thread-safe. Errors as Exposed's."""
 
     direct: Literal[False]
-    failed: bool  # what ended the group is known
+    failed: bool  # the group has failed
 
     def wait_signal(self, rank: int, timeout: float) -> bool:
         """As Exposed.wait_signal()."""
 
     def fenced(self, number: int, timeout: float) -> int | None:
-        """None when all ranks have asked for their fence of this number (from 1), or one that has not in time."""
+        """None if all ranks have requested fence `number` (from 1), or a rank that is late at the timeout."""
 
 
 class Communicator(Mover, Protocol):
-    """One rank's end of a group."""
+    """One rank's handle of a group."""
 
     rank: int
     size: int
     name: str
     closed: bool
-    shortcut: Shortcut | None  # plain synchronous calls in one native step; None: the backend has no such entry point
+    shortcut: Shortcut | None  # the fast path of plain synchronous calls; None: the backend has none
 
     @property
     def about(self) -> str:
-        """Over what it goes, and between which hosts, for the log."""
+        """The transport and the hosts, for the log."""
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None: ...
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
-        """Memory that the peers reach without a copy: its address, and the addresses of the C function that gives it back and
-        of that function's argument (see dlpack.adopt). Every rank calls it. It outlives the communicator.
+        """Symmetric memory, which peers access without a copy: its address, and the addresses of the C function that frees it
+        and of that function's argument (see dlpack.adopt). Collective. It may outlive the communicator.
 
-        None where any memory does as well. Raises ResourceError, on all ranks.
+        None if symmetric memory has no advantage. Raises ResourceError, on all ranks.
         """
 
     def expose(self, buffer: Buffer, near: Any) -> Exposed | Serving | None:
-        """Lets the peers at host memory, until the communicator is closed. Every rank calls it, with memory of any size.
+        """Exposes host memory to the peers until the communicator is closed. Collective; sizes may differ.
 
         near: the communicator of the same ranks, closed after this one, whose symmetric memory it may be. The same on all ranks:
-        a Serving where they cannot reach each other's memory, None where the backend has neither.
+        a Serving if ranks do not share memory, None if the backend supports neither.
         """
 
     def batch(self) -> AbstractContextManager[None]:
@@ -130,10 +130,10 @@ class Communicator(Mover, Protocol):
 
     def split(self, members: Sequence[int], name: str, *, timeout: float,
               watch: Watch | None = None) -> Communicator:
-        """A communicator of these ranks of this group (in this order). Called by the members only, all of them.
+        """A communicator of these ranks of this group (in this order). Collective over the members only.
 
-        timeout: seconds, the default of its operations. watch: called now and then, while this rank waits, with the ranks of the
-        world that it waits for; what it raises ends the wait. Given by Group.shrink() alone.
+        timeout: seconds, the default of its operations. watch: called periodically during a wait, with the awaited
+        world ranks; its exception ends the wait. Only Group.shrink() passes it.
         """
 
     def gone(self) -> frozenset[int]:
@@ -148,7 +148,7 @@ class Communicator(Mover, Protocol):
         """Raises PeerLost when a rank is known to have died or left. Any thread; does not block."""
 
     def abort(self, reason: str) -> None:
-        """Ends every operation under way, here and on the peers, with Aborted. Any thread; idempotent; does not block."""
+        """Fails every pending operation, here and on the peers, with Aborted. Any thread; idempotent; does not block."""
 
     def close(self, reason: str = "") -> None:
         """Frees everything. Idempotent. Operations in flight end with Aborted. `reason`: why, when it is not for good
@@ -157,14 +157,14 @@ class Communicator(Mover, Protocol):
 
 
 class Backend(Protocol):
-    """A way to communicate, by name in registry.py."""
+    """A communication library or transport, registered by name in registry.py."""
 
     name: str
     devices: frozenset[int]  # DeviceType numbers whose arrays it moves
-    on_gpus: str  # "module:class": what moves arrays on CUDA devices for a communicator of it that does not (gpu/staged.py)
+    on_gpus: str  # "module:class": the Mover of CUDA arrays for its communicators without CUDA support (gpu/staged.py)
 
     def unavailable(self) -> str | None:
-        """None when it can be used here, otherwise one sentence: what is missing and how to get it."""
+        """None if it can be used here, otherwise one sentence: the missing part and the remedy."""
 
     def meet(self, timeout: float, name: str) -> Rendezvous | None:
         """All ranks, where whatever started them has brought them together for this backend (MPI). None: they meet in a

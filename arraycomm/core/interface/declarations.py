@@ -1,4 +1,4 @@
-"""The engine's declarations as a number, by which `import arraycomm` finds an engine that was built before they changed."""
+"""A hash of the engine's declarations, by which `import arraycomm` detects an outdated build of the engine."""
 
 # The build runs this file by its path: the package cannot be imported before it has an engine.
 
@@ -13,7 +13,7 @@ _PYTHON = "arraycomm/_engine.pyi"
 
 
 def interface(package: str, sha256: Callable[[bytes], object]) -> int | None:
-    """What the source tree around this folder declares. None where there is none: the package was installed with its engine."""
+    """The hash for the surrounding source tree. None without one: the package was installed with its engine."""
     root = os.path.dirname(package)
     text = b""
     try:

@@ -1,4 +1,4 @@
-"""What is known of each kind of operation: the rows of operations.def, as the engine has them."""
+"""The properties of each kind of operation: the engine's rows of operations.def."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Kind(Record):
 
     @property
     def scans(self) -> bool:
-        """It reduces the arrays of the first ranks only, for each rank of others."""
+        """Whether it is a prefix reduction: scan or exscan."""
         return bool(self.reduces > lib.ACOMM_OF_ALL)
 
     @property
@@ -45,7 +45,7 @@ class Kind(Record):
         return self.array in (lib.ACOMM_JOINS, lib.ACOMM_EXCHANGES)
 
     def has_part(self, who: int, rank: int, root: int) -> bool:
-        """Whether this rank gives (who: self.gives) or gets."""
+        """Whether this rank has an input (who: self.gives) or an output."""
         return who == lib.ACOMM_ALL or (who == lib.ACOMM_ROOT and rank == root)
 
 
@@ -56,11 +56,11 @@ def _row(number: int) -> Kind:
 
 KINDS: dict[str, Kind] = {row.name: row for row in map(_row, range(lib.ACOMM_KINDS))}  # in the order of their numbers
 COLLECTIVES: frozenset[str] = frozenset(name for name, kind in KINDS.items() if not kind.message)
-# As the flight recorder numbers them: those that give a Work at once are behind the engine's kinds.
+# The flight recorder's numbers: asynchronous kinds follow the engine's kinds.
 RECORDED: tuple[str, ...] = (*KINDS, *("i" + name for name, kind in KINDS.items() if kind.message))
 
 
 def parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], int]:
-    """The names of a method's parameters, and how many of them may be given by position; both without self."""
+    """The names of a method's parameters, and the number of positional ones; both without self."""
     code = function.__code__
     return code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount], code.co_argcount - 1

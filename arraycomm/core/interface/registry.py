@@ -1,4 +1,4 @@
-"""Backends by name. A backend is imported when it is first asked for, never before.
+"""Backends by name. A backend is imported lazily, on first use.
 
 To add one: a class that follows core/interface/backend.py, in any package, which names it in its entry points of the group
 "arraycomm.backends" (docs/internals/design.md).
@@ -28,7 +28,7 @@ DEFAULT = next(iter(_TABLE))
 
 
 def _installed() -> dict[str, str]:
-    """Those of other packages: looked for when one is asked for that is not in the table."""
+    """Backends of other packages; searched only for a name that is not in the table."""
     from importlib.metadata import entry_points
 
     return {entry.name: entry.value for entry in entry_points(group="arraycomm.backends")}
@@ -56,12 +56,12 @@ def load(name: str) -> Backend:
     try:
         backend: Backend = getattr(importlib.import_module(module), attribute)()
         return backend
-    except Exception as error:  # of another package
+    except Exception as error:  # an error in another package
         raise DistBackendError(f"backend {name!r} ({where}) cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def why_unavailable(name: str) -> str | None:
-    """None when the backend can be used here, otherwise one sentence that says what is missing."""
+    """None if the backend can be used here, otherwise one sentence with the missing part."""
     try:
         return load(name).unavailable()
     except DistBackendError as error:
@@ -78,7 +78,7 @@ def get(name: str) -> Backend:
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Of "cpu:socket,cuda:nccl", by device. ValueError for a device that comes twice or is unknown, and what is no pair."""
+    """Parses "cpu:socket,cuda:nccl". ValueError for a duplicate or unknown device, and for a malformed pair."""
     found: dict[str, str] = {}
     for pair in text.split(","):
         device, _, name = pair.partition(":")

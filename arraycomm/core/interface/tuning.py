@@ -35,8 +35,8 @@ _RUNS = {"ANYWHERE": TRANSPORTS, "ONE_HOST": ("shm", "symmetric"), "SYMMETRIC": 
          "DEDICATED_NEAR": INSIDE}  # acomm_row.where, by its number -> transports
 _MACHINE = {"cpu": str, "cores": int, "date": str, "arraycomm": str}
 _FIELDS = {"operation": str, "transport": str, "ranks": int, "use": list}
-_FAR = 2.0  # a choice made for so many times more or fewer ranks says nothing
-MEASURED = (("AMD", 2), ("Intel", 2), ("Intel", 16))  # where the engine's table comes from: makers, processors
+_FAR = 2.0  # a choice is used for at most this many times more or fewer ranks
+MEASURED = (("AMD", 2), ("Intel", 2), ("Intel", 16))  # machines on which the engine's table was measured: vendor, CPUs
 _ALWAYS = 2**64 - 1  # the engine's "no limit"
 
 
@@ -50,16 +50,16 @@ class Row(Record):
     max_ranks: int  # 0: any
     up_to: int | None  # bytes; None: any
     checks: bool  # compares the ranks' call signatures itself
-    ahead: bool  # a root that sends need not wait for the comparison
-    ordered: bool  # reduces each element in the order of the ranks
+    ahead: bool  # a sending root does not wait for the signature check
+    ordered: bool  # reduces each element in rank order
 
     @property
     def transports(self) -> tuple[str, ...]:
-        """Where it counts; none: wherever a library carries the data that has it."""
+        """The transports on which the row applies; empty: any transport by a library that has the algorithm."""
         return _RUNS[self.where]
 
     def fits(self, transport: str, ranks: int, dedicated: bool) -> bool:
-        """Whether it counts for so many ranks over this transport. dedicated: inside a host each has a processor of its own."""
+        """Whether the row applies to this number of ranks and transport. dedicated: inside a host each rank has its own CPU."""
         here = transport in self.transports or (self.where == "NEAR" and transport == "tcp" and ranks <= 2)
         return here and (dedicated or not self.where.startswith("DEDICATED")) and (not self.max_ranks or ranks <= self.max_ranks)
 
@@ -72,7 +72,7 @@ class Pick(Record):
 
 
 class Choice(Record):
-    """What runs for one operation, transport and number of ranks."""
+    """The algorithms for one operation, transport and number of ranks."""
 
     operation: str
     transport: str
@@ -81,7 +81,7 @@ class Choice(Record):
 
 
 class Tuning(Record):
-    """A file that was read and is right. machine: by the names of _MACHINE."""
+    """A validated selection file. machine: by the names of _MACHINE."""
 
     path: str
     digest: str
@@ -93,12 +93,12 @@ class Tuning(Record):
 
     @property
     def measured(self) -> str:
-        """The machine in words."""
+        """The machine as text."""
         about = self.machine
         return f"measured on {about['cpu']}, {about['cores']} cores, {about['date']}, arraycomm {about['arraycomm']}"
 
     def picks(self, operation: str, transport: str, ranks: int) -> tuple[Pick, ...]:
-        """Of the nearest number of ranks; inside a host one that, as this one, gave each rank a processor or did not."""
+        """The picks for the nearest number of ranks; inside a host, only with the same state of oversubscription."""
         return nearest(ranks, [(choice.ranks, choice.picks) for choice in self.choices
                                if choice.operation == operation and choice.transport == transport
                                and (transport not in INSIDE or self._dedicated(choice.ranks) == self._dedicated(ranks))])
@@ -107,7 +107,7 @@ class Tuning(Record):
         return ranks <= int(self.machine["cores"])
 
     def covered(self) -> str:
-        """What there are choices for, in words: "shm (2, 4 ranks), loopback (2 ranks)"."""
+        """The transports and ranks with choices, as text: "shm (2, 4 ranks), loopback (2 ranks)"."""
         ranks: dict[str, set[int]] = {}
         for choice in self.choices:
             ranks.setdefault(choice.transport, set()).add(choice.ranks)
@@ -169,18 +169,18 @@ def names(transport: str | None = None, *, library: bool = False) -> dict[str, l
 
 
 def operations() -> list[str]:
-    """Those whose algorithm goes by size; how a long message is received does not."""
+    """Operations whose algorithm depends on size; the receive of long messages does not."""
     return [kind for kind in names() if kind != "recv"]
 
 
 def shipped(operation: str, transport: str, ranks: int, dedicated: bool = False) -> tuple[Pick, ...]:
-    """What the engine's table says, without rows that others hide."""
+    """The engine's table, without rows that others hide."""
     return simplified([Pick(row.name, row.up_to) for row in rows()
                        if row.kind == operation and row.fits(transport, ranks, dedicated)])
 
 
 def simplified(picks: Sequence[Pick]) -> tuple[Pick, ...]:
-    """The same without picks that never come to be, and with neighbours of one name joined."""
+    """The same without unreachable picks, and with adjacent picks of one algorithm joined."""
     kept: list[Pick] = []
     for pick in picks:
         before = kept[-1].up_to if kept else -1
@@ -195,7 +195,7 @@ def simplified(picks: Sequence[Pick]) -> tuple[Pick, ...]:
 
 
 def described(picks: Sequence[Pick]) -> str:
-    """In words: "whole to 4 MiB, sliced"."""
+    """As text: "whole to 4 MiB, sliced"."""
     return ", ".join(name if up_to is None else f"{name} to {size_text(up_to)}" for name, up_to in picks)
 
 
@@ -208,14 +208,14 @@ def size_text(number: int) -> str:
 
 
 def current(environ: Mapping[str, str] | None = None) -> Tuning | None:
-    """What ARRAYCOMM_TUNING names; None where it is not set. Raises ValueError for a file that is not as it should be."""
+    """The file of ARRAYCOMM_TUNING; None if it is not set. Raises ValueError for an invalid file."""
     path = settings.get(VARIABLE, environ)
     return read(path) if path else None
 
 
 def read(path: str) -> Tuning:
     """Raises ValueError that names the file, the place in it and the remedy."""
-    import json  # here: init() should not load what few need
+    import json  # lazy: rarely needed in init()
 
     again = f"correct it, measure again (arraycomm-bench tune -o {path}), or unset {VARIABLE}"
     try:
