@@ -207,7 +207,7 @@ def run(rank: int) -> None:
 
 
 def test_a_class_that_has_all() -> None:
-    spawn(run, nprocs=2, start_method="forkserver")
+    spawn(run, nprocs=2)
 
 
 def test_submodules() -> None:
