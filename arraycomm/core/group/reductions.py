@@ -35,7 +35,7 @@ class Reductions(Part):
     def _reduced(self, name: str, x: Any, op: _Op, out: Any, timeout: float | None, async_op: bool, index: Any = None,
                  root: int = -1) -> Any:
         """root: -1 if all ranks get a result."""
-        if name.endswith("reduce") and (op in LOCATING or index is not None):
+        if name in ("all_reduce", "reduce") and (op in LOCATING or index is not None):
             from .locations import located
 
             return located(self, x, op, index, root, out, timeout, async_op=async_op)
