@@ -222,7 +222,7 @@ def windows(group: arraycomm.Group) -> None:
 
 
 def deviates(group: arraycomm.Group) -> None:
-    """One rank does something else among many calls: all get an error, but at close(), where each compares with the next rank alone.
+    """One rank does something else among many calls: all get an error, but at close(), where each compares with the next rank.
     Nobody does: all is right."""
     chance = random.Random(1)
     for trial in range(40):
