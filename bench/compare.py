@@ -12,6 +12,7 @@ import os
 import platform
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from arraycomm.launch.process import OWN_GROUP
 
 from .arguments import at_least, numbers, parse_sizes, plot_file, some_of
 from .drive import Contender, ContenderFailed, Start, peer_class, probe
@@ -34,13 +37,15 @@ from .turns import Task, Turns
 Cells = dict[tuple[int, Task], Cell]  # by number of ranks and task
 PEERS = tuple(name for name in LIBRARIES if name.partition("/")[0] != "ours")
 SIZES = "8,1K,64K,1M,16M,256M"
+_LOAD = "import os\nwhile os.getppid() == {}: sum(range(100_000))"  # ends with its parent however that ends
 _EPILOG = """peers (docs/guide/benchmark.md) and what they need:
 {}
-  mpi4py    openmpi, mpich and impi: mpi4py over each of these libraries
+  mpi4py    openmpi, mpich and impi: mpi4py over each of these libraries; openmpi-tcp, mpich-tcp and impi-tcp: without their
+            shared memory
 
 Each may live in another environment: --python openmpi=/path/of/venv --python mlx=/path/of/venv/bin/python (which serves
-mlx-mpi too). MPI programs are started by the mpirun that lies beside their interpreter, or the one on PATH. Peers that
-are not installed are skipped with a sentence.
+mlx-mpi too, as that of openmpi serves openmpi-tcp). MPI programs are started by the mpirun that lies beside their
+interpreter, or the one on PATH. Peers that are not installed are skipped with a sentence.
 
 Exit code 1 when data was wrong or a contender failed; being slower is a result, not a failure.
 """
@@ -54,7 +59,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    needs = "\n".join(f"  {name:8}  {peer_class(name).remedy(name)}" for name in PEERS)
+    needs = "\n".join(f"  {name:8}  {peer_class(name).remedy(name)}" for name in PEERS if not name.endswith("-tcp"))
     made = argparse.ArgumentParser(prog="arraycomm-bench compare", description=__doc__, epilog=_EPILOG.format(needs),
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
@@ -75,6 +80,8 @@ def parser() -> argparse.ArgumentParser:
     add("--rounds", type=at_least(1), default=5, help="there and back through all contenders (5)")
     add("--launches", type=at_least(1), default=1, metavar="N",
         help="so many times all contenders are started anew for the rounds: which cores and memory a process gets is luck (1)")
+    add("--beside-load", type=at_least(0), default=0, metavar="N",
+        help="busy processes that compete for the processors while the contenders take turns (0)")
     add("--python", type=_pair, action="append", default=[], metavar="PEER=PATH",
         help="another interpreter, or environment, for a contender")
     add("--peer", type=_pair, action="append", default=[], metavar="NAME=FILE",
@@ -113,7 +120,7 @@ class Field:
         return [name for name in self.versions if peer_class(name, self.files.get(name)).network(name)]
 
     def start(self, name: str, size: int) -> Start:
-        others = (name, LIBRARIES.get(name.partition("/")[0], ""), name.partition("/")[2])
+        others = (name, name.removesuffix("-tcp"), LIBRARIES.get(name.partition("/")[0], ""), name.partition("/")[2])
         python = next((self.pythons[other] for other in others if other in self.pythons), sys.executable)
         return Start(name, size, self.scratch, python, self.files.get(name), self.given.timeout,
                      self.spaces if size > 1 else None)
@@ -143,7 +150,7 @@ class Field:
         given = self.given
         return {"end_time": datetime.now().isoformat(timespec="seconds"), "machine": platform.platform(),
                 "host": socket.gethostname(), "cpus": len(os.sched_getaffinity(0)), "dtype": given.dtype, "rounds": given.rounds,
-                "launches": given.launches,
+                "launches": given.launches, "beside_load": given.beside_load,
                 "contenders": {name: {"version": version, "python": self.start(name, 1).python,
                                       "transport": transport(name, self.network)} for name, version in self.versions.items()},
                 "skipped": self.skipped, "failed": self.failed}
@@ -187,6 +194,7 @@ def _world(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) ->
     """The table of one number of ranks, printed in its last launch."""
     table = Table(list(field.versions), field.network)
     place = f" on {given.hosts} hosts, links of {given.rate or 'any rate'}" if given.hosts > 1 else ""
+    place += f" beside {given.beside_load} busy processes" if given.beside_load else ""
     rounds = given.launches * given.rounds
     print(f"# {ranks} ranks{place}, {given.dtype}: us per call of the slowest rank, median of {2 * rounds} batches; "
           f"ratio: the best peer's time over ours; low, high: its range over {rounds} rounds")
@@ -207,7 +215,7 @@ def _world(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) ->
 
 def _launch(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) -> Iterator[Cell]:
     """Each cell including this launch's rounds; also stored in `cells`."""
-    with field.contenders(ranks) as contenders:
+    with field.contenders(ranks) as contenders, busy(given.beside_load, field.scratch):
         turns = Turns(contenders, given.rounds, field.fail)
         for task in tasks(given.ops, given.sizes, given.dtype):
             if not contenders:
@@ -221,6 +229,19 @@ def _launch(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) -
             earlier = cells.get((ranks, task))
             cells[ranks, task] = earlier.joined(cell) if earlier else cell
             yield cells[ranks, task]
+
+
+@contextlib.contextmanager
+def busy(count: int, scratch: Path) -> Iterator[None]:
+    """So many processes that compute meanwhile; scratch is on their command lines."""
+    command = [sys.executable, "-c", _LOAD.format(os.getpid()), str(scratch)]
+    processes = [subprocess.Popen(command, stdin=subprocess.DEVNULL, **OWN_GROUP) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def tasks(operations: Sequence[str], sizes: Sequence[int], dtype: str) -> Iterator[Task]:

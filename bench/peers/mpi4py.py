@@ -1,4 +1,4 @@
-"""mpi4py over Open MPI, MPICH or Intel MPI: upper-case calls on NumPy arrays.
+"""mpi4py over Open MPI, MPICH or Intel MPI, with their own transport or over TCP (NAME-tcp): upper-case calls on NumPy arrays.
 
 Of the documented forms the fastest: buffer specifications [array, type] made once, and IN_PLACE where there is one
 (out of place, a large all_reduce copies first).
@@ -26,7 +26,11 @@ class Contender(Peer):
     @classmethod
     def library(cls, name: str) -> str:
         """The MPI library of this contender."""
-        return name
+        return name.removesuffix("-tcp")
+
+    @classmethod
+    def network(cls, name: str) -> bool:
+        return name.endswith("-tcp")
 
     @classmethod
     def versions(cls) -> str:
@@ -50,7 +54,7 @@ class Contender(Peer):
 
     @classmethod
     def remedy(cls, name: str) -> str:
-        return mpi.remedy(name)
+        return mpi.remedy(cls.library(name))
 
     @classmethod
     def command(cls, name: str, python: str, program: list[str], size: int) -> list[list[str]]:
@@ -58,7 +62,7 @@ class Contender(Peer):
 
     @classmethod
     def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
-        return mpi.environ(cls.library(name), python, directory)
+        return mpi.environ(cls.library(name), python, directory, cls.network(name))
 
     @classmethod
     def clear(cls, name: str, since: float) -> None:

@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from arraycomm.bench import compare
+from arraycomm.bench import compare, drive
+from arraycomm.bench.peers import mpi
 from arraycomm.bench.results import Cell, Timing, summaries
 from arraycomm.bench.table import Table, percentiles, summary_line, write_csv, write_json
 
@@ -216,13 +218,40 @@ def test_what_is_absent_is_skipped_with_a_sentence_and_wrong_data_fail(started):
     assert process.returncode == 1 and "# Out of bounds values : 2 FAILED" in out and "WRONG" in out
 
 
+def test_peers_over_tcp_are_compared_with_ours_over_tcp():
+    found = {name: drive.peer_class(name).network(name) for name in ("openmpi", "openmpi-tcp", "mpich-tcp", "impi-tcp")}
+    assert found == {"openmpi": False, "openmpi-tcp": True, "mpich-tcp": True, "impi-tcp": True}
+    assert mpi.environ("impi", sys.executable, "/", tcp=True)["I_MPI_FABRICS"] == "ofi"
+    assert mpi.environ("impi", sys.executable, "/")["I_MPI_FABRICS"] == "shm"
+
+
+def _running(process):
+    """Processor time of a process, in ticks."""
+    return sum(map(int, Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+
+def test_busy_processes_run_beside_the_contenders_and_end(tmp_path):
+    with compare.busy(2, tmp_path):
+        assert len(busy := processes(tmp_path)) == 2
+        while min(map(_running, busy)) < 5:
+            os.sched_yield()
+    assert not processes(tmp_path)
+
+
+def test_the_table_says_what_ran_beside(started, tmp_path):
+    path = tmp_path / "out.json"
+    out, err = started("--ops=barrier", "--beside-load=1", f"--json={path}", peers=("good",)).communicate(timeout=300)
+    assert "# 2 ranks beside 1 busy processes, float32" in out, err
+    assert json.loads(path.read_text())["beside_load"] == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_interrupted_nothing_is_left(started, tmp_path, number):
-    process = started("--ops=barrier,all_reduce", "--sizes=8", peers=("good", "orphans"))
+    process = started("--ops=barrier,all_reduce", "--sizes=8", "--beside-load=1", peers=("good", "orphans"))
     while "ours" not in process.stdout.readline():
         assert process.poll() is None
     deadline = 200
-    while len(processes(tmp_path)) < 7 and deadline:
+    while len(processes(tmp_path)) < 8 and deadline:
         deadline -= 1
         signal.sigtimedwait([], 0.05)
     process.send_signal(number)

@@ -132,11 +132,12 @@ def test_missing_surplus_and_wrong_elements_count():
 
 
 @pytest.fixture(scope="module",
-                params=["ours/shm", "ours/symmetric", "ours/tcp", "gloo", "openmpi", "mpich", "impi", "mlx", "mlx-mpi", "jax",
+                params=["ours/shm", "ours/symmetric", "ours/tcp", "gloo", "openmpi", "mpich", "impi", "openmpi-tcp",
+                        "mpich-tcp", "impi-tcp", "mlx", "mlx-mpi", "jax",
                         "mpi4jax", "ours/jit", "ours/jax"])
 def library(request, tmp_path_factory):
     name = request.param
-    inside = Path(ENVIRONMENTS, name.removesuffix("-mpi"), "bin", "python")
+    inside = Path(ENVIRONMENTS, name.removesuffix("-mpi").removesuffix("-tcp"), "bin", "python")
     python = str(inside) if ENVIRONMENTS and inside.exists() else sys.executable
     start = Start(name, 3, tmp_path_factory.mktemp("scratch"), python, timeout=60)
     try:
@@ -153,4 +154,21 @@ def test_libraries_are_driven_right(library):
             for size in (0,) if operation == "barrier" else (4, 20_000):
                 assert library.ask("prepare", operation, size, dtype) == [0, 0, 0], (operation, size, dtype)
                 assert max(library.ask("run", 3)) > 0
+    library.ask("release")
+
+
+def _loopback():
+    """Bytes that the loopback interface has received."""
+    (line,) = (line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
+    return int(line.partition(":")[2].split()[0])
+
+
+def test_sockets_are_used_by_who_is_said_to_use_them(library):
+    size, calls = 1 << 20, 20
+    if "all_reduce" not in library.kind.operations or not library.kind.network(library.name):
+        pytest.skip("its data do not cross the loopback interface")
+    library.ask("prepare", "all_reduce", size, "float32")
+    before = _loopback()
+    library.ask("run", calls)
+    assert _loopback() - before > size * calls
     library.ask("release")
