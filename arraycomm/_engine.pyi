@@ -1,9 +1,10 @@
 """The compiled extension: cffi's `ffi` and `lib` over acomm.h, and the functions of core/native."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 _Array = TypeVar("_Array")
+_Result_co = TypeVar("_Result_co", covariant=True)
 
 ffi: Any
 lib: Any
@@ -69,7 +70,7 @@ class Operation:
     def source(self) -> tuple[int, int, int]: ...
 
 @final
-class Work:
+class Work(Generic[_Result_co]):
     """The handle of an asynchronous operation. Calls with async_op=True, isend() and irecv() make it.
 
     The arrays that take part stay alive until the operation has ended. Do not write to an input, nor read an output, before. An
@@ -86,7 +87,7 @@ class Work:
         [[2.0, 2.0], [2.0, 2.0]]
     """
 
-    def __new__(cls, pending: object, make: Callable[[], Any], /) -> Work: ...
+    def __new__(cls, pending: object, make: Callable[[], _Result_co], /) -> Work[_Result_co]: ...
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the operation has ended, and carries it on meanwhile.
 
@@ -99,7 +100,7 @@ class Work:
             [None, None]
         """
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> _Result_co:
         """Waits, then gives what the synchronous call would have returned.
 
         - Blocks: as wait().
@@ -163,7 +164,7 @@ class FlightEntry:
 
 class Shortcuts:
     _shortcut: Shortcut | None
-    _batch: list[Work] | None
+    _batch: list[Work[Any]] | None
     _flight: Flight | FlightList | None
     _row: int
     _count: int

@@ -112,7 +112,7 @@ class Translator:
         if code == lib.ACOMM_PROTOCOL:
             return f"{peer} broke the wire protocol{more}"
         whose = "" if failure.culprit in (-1, self._rank) else f"{peer}: "
-        return whose + ffi.string(lib.acomm_code_text(code)).decode() + more
+        return f"{whose}{ffi.string(lib.acomm_code_text(code)).decode()}{more}"
 
     def _elsewhere(self, failure: Any) -> str:
         """The operation of the rank that detected the failure, if another rank detected it in another operation."""

@@ -56,7 +56,7 @@ class _Runner:
 
     def _run(self, calls: int) -> int:
         """Nanoseconds of the slowest rank."""
-        return max(self.contender.ask("run", calls))
+        return int(max(self.contender.ask("run", calls)))
 
     def _timed_singly(self, calls: int) -> float:
         times = self.contender.ask("singles", calls)

@@ -20,7 +20,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 from setuptools.errors import CompileError
 
-from cffi_build import build
+from cffi_build import ROOT, build
 
 # Buffers (PyObject_GetBuffer) joined the limited API in 3.11; the free-threaded build has none.
 LIMITED = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_DISABLED")
@@ -48,8 +48,8 @@ class BuildEngine(build_ext):
         super().finalize_options()
         for ext in self.extensions or []:
             ext.py_limited_api = LIMITED
-            ext.sources = [os.path.relpath(path, build.ROOT) for path in build.sources()]
-            ext.depends = [os.path.relpath(path, build.ROOT) for path in build.headers()]
+            ext.sources = [os.path.relpath(path, ROOT) for path in build.sources()]
+            ext.depends = [os.path.relpath(path, ROOT) for path in build.headers()]
 
     def build_extension(self, ext: Extension) -> None:
         self.find_compiler()

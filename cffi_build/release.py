@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> None:
 
 def version(root: Path) -> str:
     """The version; pyproject.toml reads it from the same place."""
-    return re.findall(r'^__version__ = "(.*)"$', (root / "arraycomm/__init__.py").read_text(), re.MULTILINE)[0]
+    return str(re.findall(r'^__version__ = "(.*)"$', (root / "arraycomm/__init__.py").read_text(), re.MULTILINE)[0])
 
 
 def version_problems(root: Path) -> Iterator[str]:

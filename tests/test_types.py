@@ -19,6 +19,10 @@ WRONG = {  # what stands in its place, and must be refused
     "group.broadcast(x, root=0)": "group.broadcast(x, root='0')",
     "list[float])": "list[str])",
     "group.gather(x), Vector | None": "group.gather(x), Vector",
+    "async_op=True).result(), Vector)": "async_op=True).result(), str)",
+    "received.array, Vector": "received.array, str",
+    "group.broadcast_object(settings), dict[str, float]": "group.broadcast_object(settings), dict[str, int]",
+    "like=x)": "like=1)",
 }
 
 

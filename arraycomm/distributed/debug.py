@@ -144,7 +144,7 @@ def _skipped(frame: Any) -> int:
 
 
 def _debugger(base: Any, rank: int) -> Any:
-    class Debugger(base):
+    class Debugger(base):  # type: ignore[misc]
         """pdb on the terminal: multiprocessing gives its children an empty standard input."""
 
         def interaction(self, *args: Any, **named: Any) -> None:

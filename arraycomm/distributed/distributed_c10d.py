@@ -6,16 +6,19 @@ import warnings
 from datetime import timedelta
 
 from . import *  # noqa: F403
+from .operations.coalesce import CoalescingManager as _CoalescingManager  # noqa: F401
+from .operations.coalesce import _coalescing_manager  # noqa: F401
 
 # Private names that programs import from there, older spellings included.
-from . import _all_gather_base, _coalescing_manager, _rank_not_in_group, _reduce_scatter_base  # noqa: F401
-from .operations.coalesce import CoalescingManager as _CoalescingManager  # noqa: F401
+from .operations.collectives import all_gather_into_tensor as _all_gather_base  # noqa: F401
+from .operations.collectives import reduce_scatter_tensor as _reduce_scatter_base  # noqa: F401
 from .process_groups.groups import get_global_rank
 from .process_groups.groups import get_world_size as _get_group_size  # noqa: F401
 from .process_groups.options import AllgatherOptions  # noqa: F401
 from .process_groups.process_group import ProcessGroup
 from .process_groups.subgroups import SHRINK_ABORT, SHRINK_DEFAULT  # noqa: F401
 from .process_groups.world import default_group as _get_default_group
+from .process_groups.world import is_outside as _rank_not_in_group  # noqa: F401
 from .process_groups.world import resolve as _group_or_default_group
 from .process_groups.world import state
 

@@ -108,7 +108,7 @@ def _one(arrays: list[Any]) -> Any:
 
 def _op(options: Any) -> ReduceOp:
     found = types.ReduceOp.SUM if options is None else options.reduceOp
-    return getattr(ReduceOp, found.name)
+    return getattr(ReduceOp, found.name)  # type: ignore[no-any-return]
 
 
 def _serve(key: bytes, seconds: float) -> tuple[TCPStore, str]:

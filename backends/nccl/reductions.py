@@ -74,7 +74,7 @@ def _scalar(factor: float, dtype: DType) -> bytes | None:
     if dtype is DType.BFLOAT16:
         return _bfloat16(factor)
     if DType.INT8 <= dtype <= DType.UINT64 and factor.is_integer() and abs(factor) < 2**53:
-        return (int(factor) % 2 ** (8 * dtype.itemsize)).to_bytes(dtype.itemsize, "little")
+        return (int(factor) % 2 ** (8 * dtype.itemsize)).to_bytes(dtype.itemsize, "little")  # type: ignore[no-any-return]
     return None
 
 

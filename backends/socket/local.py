@@ -116,7 +116,7 @@ def _host() -> str:
         mark = f"{settings.get('ARRAYCOMM_HOSTID')} {boot} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return ""
-    return sha256(mark.encode(errors="surrogateescape")).hexdigest()[:12]
+    return str(sha256(mark.encode(errors="surrogateescape")).hexdigest()[:12])
 
 
 def sweep(path: str) -> None:

@@ -60,7 +60,7 @@ class Contender(OverMpi):
             receive = self._compiled(lambda x: self.mpi4jax.recv(x, source=other, comm=self.comm))
             return self.one_way(lambda _: send(x), lambda _: receive(x))
         if operation == "barrier":
-            return self._compiled(lambda: self.mpi4jax.barrier(comm=self.comm))
+            return self._compiled(lambda: self.mpi4jax.barrier(comm=self.comm))  # type: ignore[no-any-return]
         function = getattr(self.mpi4jax, name)
         if operation == "all_to_all":
             return partial(self._compiled(lambda x: function(x.reshape(self.size, -1), comm=self.comm).reshape(-1)), x)

@@ -48,7 +48,7 @@ class Contender(ours.Contender):
             receive = self._compiled(lambda x: comm.recv(other, group=group, like=x))
             return self.one_way(lambda _: send(x), lambda _: receive(x))
         if operation == "barrier":
-            return self._compiled(lambda: comm.barrier(group=group))
+            return self._compiled(lambda: comm.barrier(group=group))  # type: ignore[no-any-return]
         if operation == "all_reduce":
             return self.in_place(self._compiled(partial(comm.all_reduce, group=group), donate_argnums=0), x)
         return partial(self._compiled(partial(getattr(comm, operation), group=group)), x)

@@ -24,3 +24,9 @@ def test_the_package_offers_what_it_exports() -> None:
     extra = public(arraycomm) - set(arraycomm.__all__)
     modules = {name for name in extra if type(getattr(arraycomm, name)) is type(arraycomm)}
     assert extra - modules == {"annotations", "TYPE_CHECKING"}
+
+
+def test_types_with_parameters_are_made_at_run_time() -> None:
+    """As `Work[Array]` in a program without `from __future__ import annotations`."""
+    assert arraycomm.Work[int].__origin__ is arraycomm.Work
+    assert arraycomm.Received[int](1, 2, 3) == (1, 2, 3)

@@ -97,7 +97,7 @@ class Watched(Group):
     """A Group with watchers; see attach()."""
 
     _watchers: tuple[Watcher, ...]
-    _forgotten: list[tuple[Work, _Tokens]]  # operations whose Works were dropped before completion was reported
+    _forgotten: list[tuple[Work[Any], _Tokens]]  # operations whose Works were dropped before completion was reported
 
     def _part(self, *args: Any, **named: Any) -> Group:
         child = super()._part(*args, **named)
@@ -149,7 +149,7 @@ def _end(tokens: _Tokens, error: BaseException | None) -> None:
 class _Pending:
     """A Work that calls the watchers when its completion is reported."""
 
-    def __init__(self, group: Group, work: Work, tokens: _Tokens) -> None:
+    def __init__(self, group: Group, work: Work[Any], tokens: _Tokens) -> None:
         self._group, self._work, self._tokens = group, work, tokens
 
     def __del__(self) -> None:

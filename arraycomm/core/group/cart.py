@@ -10,6 +10,7 @@ from . import arguments
 
 if TYPE_CHECKING:
     from .group import Group
+    from .part import Array
 
 _TAG = 2**61  # first tag of halo_exchange(): two for each dimension
 
@@ -137,7 +138,7 @@ class Cart:
         assert group is not None  # it has a color
         return Cart(group, [self.dims[dim] for dim in kept] or [1], [self.periods[dim] for dim in kept] or [False])
 
-    def halo_exchange(self, x: Any, width: int | Sequence[int] = 1, *, timeout: float | None = None) -> Any:
+    def halo_exchange(self, x: Array, width: int | Sequence[int] = 1, *, timeout: float | None = None) -> Array:
         """Fills the borders of x with what the neighbours have inside; gives x.
 
         Args:

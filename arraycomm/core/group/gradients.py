@@ -11,10 +11,13 @@ from ..arrays.dlpack import adopt, allocate, resolve, resolve_out, wrap
 from ..arrays.joined import copy
 from ..arrays.types import DeviceType, DType, ReduceOp
 from ..base.digest import sha256
-from ..base.typed import Any
+from ..base.typed import TYPE_CHECKING, Any
 from . import arguments, buckets
 from .exchange import gather_integers, same_values
 from .group import Group
+
+if TYPE_CHECKING:
+    from .part import Array
 
 _MISSING = object()
 
@@ -110,7 +113,7 @@ class GradientReducer:
         """The indices of the arrays in each bucket, in the order in which buckets are reduced."""
         return [list(bucket.indices) for bucket in self._buckets]
 
-    def reduce(self, arrays: Sequence[Any], *, out: Sequence[Any] | None = None) -> list[Any]:
+    def reduce(self, arrays: Sequence[Array | None], *, out: Sequence[Array] | None = None) -> list[Array]:
         """All of them at once; new arrays of the same libraries, or written into those of `out` (`out=arrays`: in place).
 
         None stands for a gradient that this rank does not have; it counts as zeros.

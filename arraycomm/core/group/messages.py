@@ -8,17 +8,22 @@ from contextlib import AbstractContextManager, nullcontext
 from ..arrays.buffer import Buffer
 from ..arrays.opaque import readable
 from ..arrays.types import DType
-from ..base.typed import Any
+from ..base.typed import TYPE_CHECKING, Any
 from . import arguments
 from .part import Part, short
 from .work import Message, Received, Work
+
+if TYPE_CHECKING:
+    from typing import overload
+
+    from .part import Array
 
 
 class MessageMethods(Part):
     """See Group, which has these methods."""
 
     @short
-    def send(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work | None:
+    def send(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work[None] | None:
         """Sends x to rank `dest`. Messages are independent of the collectives' order.
 
         - Shapes: any; the receiver's array has as many elements.
@@ -45,6 +50,14 @@ class MessageMethods(Part):
         tag = arguments.tag(tag)
         self._movers[src.device_type].send(src, dest, tag, timeout=timeout)
         return None
+
+    if TYPE_CHECKING:
+        @overload
+        def recv(self, source: int | None = None, tag: int = 0, *, like: Array, out: None = None,
+                 timeout: float | None = None) -> Received[Array]: ...
+        @overload
+        def recv(self, source: int | None = None, tag: int = 0, *, like: None = None, out: Array,
+                 timeout: float | None = None) -> Received[Array]: ...
 
     @short
     def recv(self, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
@@ -81,7 +94,7 @@ class MessageMethods(Part):
         return work if self._batch is not None else work.result()
 
     @short
-    def isend(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work:
+    def isend(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
         """As send(), but returns a Work at once.
 
         - Shapes: any; the receiver's array has as many elements.
@@ -107,9 +120,17 @@ class MessageMethods(Part):
         work = self._movers[src.device_type].send(src, dest, tag, timeout=timeout, async_op=True)
         return self._started(Work(work, arguments.nothing))
 
+    if TYPE_CHECKING:
+        @overload
+        def irecv(self, source: int | None = None, tag: int = 0, *, like: Array, out: None = None,
+                  timeout: float | None = None) -> Work[Received[Array]]: ...
+        @overload
+        def irecv(self, source: int | None = None, tag: int = 0, *, like: None = None, out: Array,
+                  timeout: float | None = None) -> Work[Received[Array]]: ...
+
     @short
     def irecv(self, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
-              timeout: float | None = None) -> Work:
+              timeout: float | None = None) -> Any:
         """As recv(), but returns a Work at once; its result() is the Received.
 
         - Shapes: of like or out; the message has as many elements.
@@ -149,7 +170,7 @@ class MessageMethods(Part):
         """
         return _Batch(self, self._routes.batch())
 
-    def _started(self, work: Work) -> Work:
+    def _started(self, work: Work[Any]) -> Work[Any]:
         if self._batch is not None:
             self._batch.append(work)
         return work
@@ -186,6 +207,17 @@ class MessageMethods(Part):
         found = look(source, tag, timeout)
         return None if found is None else Message(found[0], found[1], DType(found[2]), found[3])
 
+    if TYPE_CHECKING:
+        @overload
+        def sendrecv(self, x: Array, dest: int, source: int | None = None, tag: int = 0, *,
+                     timeout: float | None = None) -> Received[Array]: ...
+        @overload
+        def sendrecv(self, x: Any, dest: int, source: int | None = None, tag: int = 0, *, like: Array, out: None = None,
+                     timeout: float | None = None) -> Received[Array]: ...
+        @overload
+        def sendrecv(self, x: Any, dest: int, source: int | None = None, tag: int = 0, *, like: None = None, out: Array,
+                     timeout: float | None = None) -> Received[Array]: ...
+
     def sendrecv(self, x: Any, dest: int, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
                  timeout: float | None = None) -> Any:
         """Sends x to rank `dest` and receives from rank `source` meanwhile, which cannot dead-lock; gives the Received.
@@ -220,7 +252,7 @@ class MessageMethods(Part):
         return work if self._batch is not None else work.result()
 
     def _receive(self, source: int | None, tag: int, like: Any, out: Any, timeout: float | None,
-                 template: Buffer | None = None) -> Work:
+                 template: Buffer | None = None) -> Work[Received[Any]]:
         """template: the Buffer of like, if the caller has it; else it is read here."""
         arguments.seconds(timeout)
         source = arguments.source(source, self.size)
@@ -232,7 +264,7 @@ class MessageMethods(Part):
         to = arguments.in_place(out, template) if like is None else arguments.destination(like, template, template.shape, None)
         pending = self._movers[template.device_type].recv(to.buffer, source, tag, timeout=timeout, async_op=True)
 
-        def received() -> Received:
+        def received() -> Received[Any]:
             rank, got, _ = pending.source()
             return Received(to.array(), rank, got)
 

@@ -25,11 +25,11 @@ class Moves(Part):
         def broadcast(self, x: Array | None = None, root: int = 0, *, out: Array | None = None, async_op: Literal[False] = False,
                       timeout: float | None = None) -> Array: ...
         @overload
-        def broadcast(self, x: Any = None, root: int = 0, *, out: Any = None, async_op: Literal[True],
-                      timeout: float | None = None) -> Work: ...
+        def broadcast(self, x: Array | None = None, root: int = 0, *, out: Array | None = None, async_op: Literal[True],
+                      timeout: float | None = None) -> Work[Array]: ...
         @overload
-        def broadcast(self, x: Any = None, root: int = 0, *, out: Any = None, async_op: bool = False,
-                      timeout: float | None = None) -> Any: ...
+        def broadcast(self, x: Array | None = None, root: int = 0, *, out: Array | None = None, async_op: bool,
+                      timeout: float | None = None) -> Array | Work[Array]: ...
 
     @short
     def broadcast(self, x: Any = None, root: int = 0, *, out: Any = None, async_op: bool = False,
@@ -69,13 +69,13 @@ class Moves(Part):
                        counts: Sequence[int] | None = None, out: Array | None = None, async_op: Literal[False] = False,
                        timeout: float | None = None) -> Array: ...
         @overload
-        def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False,
-                       counts: Sequence[int] | None = None, out: Any = None, async_op: Literal[True],
-                       timeout: float | None = None) -> Work: ...
+        def all_gather(self, x: Array, *, form: Literal["concat", "stack"] = "concat", uneven: bool = False,
+                       counts: Sequence[int] | None = None, out: Array | None = None, async_op: Literal[True],
+                       timeout: float | None = None) -> Work[Array]: ...
         @overload
-        def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False,
-                       counts: Sequence[int] | None = None, out: Any = None, async_op: bool = False,
-                       timeout: float | None = None) -> Any: ...
+        def all_gather(self, x: Array, *, form: Literal["concat", "stack"] = "concat", uneven: bool = False,
+                       counts: Sequence[int] | None = None, out: Array | None = None, async_op: bool,
+                       timeout: float | None = None) -> Array | Work[Array]: ...
 
     @short
     def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False, counts: Sequence[int] | None = None,
@@ -117,13 +117,13 @@ class Moves(Part):
                    counts: Sequence[int] | None = None, out: Array | None = None, async_op: Literal[False] = False,
                    timeout: float | None = None) -> Array | None: ...
         @overload
-        def gather(self, x: Any, root: int = 0, *, form: str = "concat", uneven: bool = False,
-                   counts: Sequence[int] | None = None, out: Any = None, async_op: Literal[True],
-                   timeout: float | None = None) -> Work: ...
+        def gather(self, x: Array, root: int = 0, *, form: Literal["concat", "stack"] = "concat", uneven: bool = False,
+                   counts: Sequence[int] | None = None, out: Array | None = None, async_op: Literal[True],
+                   timeout: float | None = None) -> Work[Array | None]: ...
         @overload
-        def gather(self, x: Any, root: int = 0, *, form: str = "concat", uneven: bool = False,
-                   counts: Sequence[int] | None = None, out: Any = None, async_op: bool = False,
-                   timeout: float | None = None) -> Any: ...
+        def gather(self, x: Array, root: int = 0, *, form: Literal["concat", "stack"] = "concat", uneven: bool = False,
+                   counts: Sequence[int] | None = None, out: Array | None = None, async_op: bool,
+                   timeout: float | None = None) -> Array | None | Work[Array | None]: ...
 
     @short
     def gather(self, x: Any, root: int = 0, *, form: str = "concat", uneven: bool = False, counts: Sequence[int] | None = None,
@@ -168,13 +168,13 @@ class Moves(Part):
                     counts: Sequence[int] | None = None, out: Array | None = None, async_op: Literal[False] = False,
                     timeout: float | None = None) -> Array: ...
         @overload
-        def scatter(self, x: Any = None, root: int = 0, *, like: Any = None, uneven: bool = False,
-                    counts: Sequence[int] | None = None, out: Any = None, async_op: Literal[True],
-                    timeout: float | None = None) -> Work: ...
+        def scatter(self, x: Array | None = None, root: int = 0, *, like: Array | None = None, uneven: bool = False,
+                    counts: Sequence[int] | None = None, out: Array | None = None, async_op: Literal[True],
+                    timeout: float | None = None) -> Work[Array]: ...
         @overload
-        def scatter(self, x: Any = None, root: int = 0, *, like: Any = None, uneven: bool = False,
-                    counts: Sequence[int] | None = None, out: Any = None, async_op: bool = False,
-                    timeout: float | None = None) -> Any: ...
+        def scatter(self, x: Array | None = None, root: int = 0, *, like: Array | None = None, uneven: bool = False,
+                    counts: Sequence[int] | None = None, out: Array | None = None, async_op: bool,
+                    timeout: float | None = None) -> Array | Work[Array]: ...
 
     @short
     def scatter(self, x: Any = None, root: int = 0, *, like: Any = None, uneven: bool = False,
@@ -230,11 +230,11 @@ class Moves(Part):
         def all_to_all(self, x: Array, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
                        out: Array | None = None, async_op: Literal[False] = False, timeout: float | None = None) -> Array: ...
         @overload
-        def all_to_all(self, x: Any, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
-                       out: Any = None, async_op: Literal[True], timeout: float | None = None) -> Work: ...
+        def all_to_all(self, x: Array, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
+                       out: Array | None = None, async_op: Literal[True], timeout: float | None = None) -> Work[Array]: ...
         @overload
-        def all_to_all(self, x: Any, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
-                       out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any: ...
+        def all_to_all(self, x: Array, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
+                       out: Array | None = None, async_op: bool, timeout: float | None = None) -> Array | Work[Array]: ...
 
     @short
     def all_to_all(self, x: Any, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
@@ -274,8 +274,16 @@ class Moves(Part):
         layout = shapes.layout(src.shape if send_counts is None else src.shape[1:])
         return self._collective("all_to_all", src, to, layout, timeout, async_op, counts=sends, receives=receives)
 
+    if TYPE_CHECKING:
+        @overload
+        def barrier(self, *, async_op: Literal[False] = False, timeout: float | None = None) -> None: ...
+        @overload
+        def barrier(self, *, async_op: Literal[True], timeout: float | None = None) -> Work[None]: ...
+        @overload
+        def barrier(self, *, async_op: bool, timeout: float | None = None) -> Work[None] | None: ...
+
     @short
-    def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Work | None:
+    def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Work[None] | None:
         """Returns when every rank has called it.
 
         - Blocks: until the last rank has come. With async_op=True it returns a Work at once.

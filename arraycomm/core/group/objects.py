@@ -20,12 +20,17 @@ from ..arrays.codec import as_bytes
 from ..arrays.dlpack import allocate, resolve
 from ..arrays.types import DType
 from ..base.errors import DistError
-from ..base.typed import Any
+from ..base.typed import TYPE_CHECKING, Any
 from ..interface.backend import Communicator
 from . import arguments
 from .exchange import gather_integers
 from .part import Part
 from .work import Several, Work
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
 
 _SAFE, _PICKLED, _FAILED = range(3)
 _HEADS, _CONTENTS = 2**62, 3 * 2**61  # first tags of objects, which no receive of an array matches
@@ -38,7 +43,7 @@ _LENGTH = 8  # bytes of a length in front of an object
 class ObjectCollectives(Part):
     """The methods of Group that take and give objects."""
 
-    def all_gather_object(self, obj: object, *, allow_pickle: bool = False, timeout: float | None = None) -> list[Any]:
+    def all_gather_object(self, obj: _T, *, allow_pickle: bool = False, timeout: float | None = None) -> list[_T]:
         """Every rank's object, in rank order, on every rank.
 
         Args:
@@ -58,8 +63,8 @@ class ObjectCollectives(Part):
         self.all_gather(_readable(data[0]), counts=sizes, out=whole, timeout=timeout)
         return _parts(whole, sizes, allow_pickle)
 
-    def gather_object(self, obj: object, root: int = 0, *, allow_pickle: bool = False,
-                      timeout: float | None = None) -> list[Any] | None:
+    def gather_object(self, obj: _T, root: int = 0, *, allow_pickle: bool = False,
+                      timeout: float | None = None) -> list[_T] | None:
         """Every rank's object, in rank order, on `root`; None elsewhere.
 
         - Blocks: until every rank has called it, as the lengths are exchanged first.
@@ -80,8 +85,8 @@ class ObjectCollectives(Part):
         view = memoryview(whole)
         return [_object(view[r * longest : r * longest + size], r, allow_pickle) for r, size in enumerate(sizes)]
 
-    def broadcast_object(self, obj: object = None, root: int = 0, *, allow_pickle: bool = False,
-                         timeout: float | None = None) -> Any:
+    def broadcast_object(self, obj: _T | None = None, root: int = 0, *, allow_pickle: bool = False,
+                         timeout: float | None = None) -> _T:
         """The root's object on every rank; what the others give is ignored. The root gets its own object back.
 
         - Blocks: until every rank has called it, as the lengths are exchanged first.
@@ -99,10 +104,11 @@ class ObjectCollectives(Part):
         if self.rank == root:
             memoryview(whole)[:] = data[0]
         self.broadcast(whole, root, out=whole, timeout=timeout)
-        return obj if self.rank == root else _object(memoryview(whole), root, allow_pickle)
+        found: Any = obj if self.rank == root else _object(memoryview(whole), root, allow_pickle)
+        return found  # type: ignore[no-any-return]
 
-    def scatter_objects(self, objs: Sequence[object] | None = None, root: int = 0, *, allow_pickle: bool = False,
-                        timeout: float | None = None) -> Any:
+    def scatter_objects(self, objs: Sequence[_T] | None = None, root: int = 0, *, allow_pickle: bool = False,
+                        timeout: float | None = None) -> _T:
         """Object r of the root's sequence on rank r.
 
         - Blocks: until every rank has called it, as the lengths are exchanged first.
@@ -125,10 +131,11 @@ class ObjectCollectives(Part):
         whole = b"".join((len(one).to_bytes(_LENGTH, "little") + one).ljust(part.count, b"\0") for one in data)
         self.scatter(_readable(whole) if self.rank == root else None, root, out=part, timeout=timeout)
         view = memoryview(part)
-        return _object(view[_LENGTH : _LENGTH + int.from_bytes(view[:_LENGTH], "little")], root, allow_pickle)
+        found: Any = _object(view[_LENGTH : _LENGTH + int.from_bytes(view[:_LENGTH], "little")], root, allow_pickle)
+        return found  # type: ignore[no-any-return]
 
     def send_object(self, obj: object, dest: int, tag: int = 0, *, allow_pickle: bool = False,
-                    timeout: float | None = None) -> Work | None:
+                    timeout: float | None = None) -> Work[None] | None:
         """Sends an object to rank `dest`, whose recv_object() or irecv_object() takes it.
 
         - Blocks: until the object has been copied or received, see send(). Inside batch() it returns a Work at once.
@@ -148,7 +155,7 @@ class ObjectCollectives(Part):
         return work if self._batch is not None else work.result()
 
     def isend_object(self, obj: object, dest: int, tag: int = 0, *, allow_pickle: bool = False,
-                     timeout: float | None = None) -> Work:
+                     timeout: float | None = None) -> Work[None]:
         """As send_object(), but returns a Work at once. The object is encoded by then, and may be changed.
 
         - Blocks: never; Work.wait() does.
@@ -172,7 +179,7 @@ class ObjectCollectives(Part):
         return Work(Several(both), arguments.nothing)
 
     def recv_object(self, source: int | None = None, tag: int = 0, *, allow_pickle: bool = False,
-                    timeout: float | None = None) -> Any:
+                    timeout: float | None = None) -> tuple[Any, int]:
         """Receives an object and gives (object, source).
 
         Args:
@@ -192,11 +199,11 @@ class ObjectCollectives(Part):
             >>> arraycomm.run(work, 2)
             [None, ('hello', 0)]
         """
-        work = self.irecv_object(source, tag, allow_pickle=allow_pickle, timeout=timeout)
-        return work if self._batch is not None else work.result()
+        work: Any = self.irecv_object(source, tag, allow_pickle=allow_pickle, timeout=timeout)
+        return work if self._batch is not None else work.result()  # type: ignore[no-any-return]
 
     def irecv_object(self, source: int | None = None, tag: int = 0, *, allow_pickle: bool = False,
-                     timeout: float | None = None) -> Work:
+                     timeout: float | None = None) -> Work[tuple[Any, int]]:
         """As recv_object(), but returns a Work at once; its result() is (object, source).
 
         - Blocks: never; Work.result() does.
@@ -231,14 +238,14 @@ class _Incoming:
     """An object that is received, as one operation: the head, which says how long the contents are and which tag they have,
     then those. So contents cannot be taken for a head, nor for another object's contents."""
 
-    def __init__(self, group: ObjectCollectives, head: array.array[int], work: Work, allow_pickle: bool,
+    def __init__(self, group: ObjectCollectives, head: array.array[int], work: Work[int], allow_pickle: bool,
                  timeout: float | None) -> None:
         self._group, self._head, self._work, self._pickled, self._timeout = group, head, work, allow_pickle, timeout
         self._lock = threading.Lock()  # several threads may wait
-        self._contents: Work | None = None
+        self._contents: Work[None] | None = None
         self._error: ValueError | None = None  # of an invalid head
 
-    def _announced(self, timeout: float | None) -> Work:
+    def _announced(self, timeout: float | None) -> Work[None]:
         self._sender = self._work.result(timeout)
         with self._lock:
             if self._error is not None:
@@ -251,7 +258,7 @@ class _Incoming:
                     raise
             return self._contents
 
-    def _expect(self, kind: int, length: int, number: int) -> Work:
+    def _expect(self, kind: int, length: int, number: int) -> Work[None]:
         _check_length(self._sender, length)
         if not 0 <= number < _CONTENTS_TAGS:
             raise ValueError(f"rank {self._sender} announces an object of number {number}, which none has")

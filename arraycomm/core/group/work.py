@@ -10,15 +10,24 @@ from arraycomm._engine import Work
 from ..arrays.types import DType
 from ..base.errors import DistError
 from ..base.record import Record
-from ..base.typed import Any
+from ..base.typed import TYPE_CHECKING, Any, Generic
 from .arguments import seconds
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from .part import Array
+
+    _Result = TypeVar("_Result")
+else:
+    Array = Any
 
 __all__ = ["Message", "Received", "Several", "Work", "wait_all", "wait_any"]
 
 _NAP = 1e-4  # s: polling interval over all of them
 
 
-class Received(Record):
+class Received(Record, Generic[Array]):
     """What a receive gives.
 
     Attributes:
@@ -34,7 +43,7 @@ class Received(Record):
         [Received(array=array([1.]), source=0, tag=0)]
     """
 
-    array: Any
+    array: Array
     source: int
     tag: int
 
@@ -80,7 +89,7 @@ class Several:
         return all(work.done() for work in self._works)
 
 
-def wait_all(works: Iterable[Work], timeout: float | None = None) -> list[Any]:
+def wait_all(works: Iterable[Work[_Result]], timeout: float | None = None) -> list[_Result]:
     """Waits for all of them and gives their results, in order.
 
     - Blocks: until the last one has ended, and carries them on meanwhile.
@@ -106,7 +115,7 @@ def wait_all(works: Iterable[Work], timeout: float | None = None) -> list[Any]:
     return [work.result() for work in all_of_them]
 
 
-def wait_any(works: Iterable[Work], timeout: float | None = None) -> int:
+def wait_any(works: Iterable[Work[Any]], timeout: float | None = None) -> int:
     """The index of one that has ended, well or not.
 
     - Blocks: until the first one has ended.

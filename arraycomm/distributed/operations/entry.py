@@ -54,8 +54,7 @@ def operation(warning: str = "") -> Callable[[_Function], _Function]:
                 return function(*given[:place], pg, *given[place + 1 :], **named)
             return function(*given, **{**named, "group": pg})
 
-        found: Any = call
-        return found
+        return call  # type: ignore[return-value]
 
     return decorate
 
@@ -78,13 +77,14 @@ class HeldWork:
                          "the manager, after its `with` has ended")
 
 
-def begin(pg: ProcessGroup, held: Held, async_op: bool, *, together: bool = False) -> Any:
+def begin(pg: ProcessGroup, held: Held, async_op: bool, *, together: bool = False) -> Work | None:
     """The call's return value, for an operation that has begun, or for one that the group defers. together: a coalescing
     manager defers it."""
     if pg.collected is None or not (together or pg.holds_all):
         return ended(held.start(async_op=async_op), async_op, held.arrays, held.settle)
     pg.collected.append(held)
-    return HeldWork() if async_op else None
+    work: Any = HeldWork() if async_op else None
+    return work  # type: ignore[no-any-return]
 
 
 def run_held(pg: ProcessGroup, async_op: bool = False) -> Work | None:

@@ -109,10 +109,10 @@ def _agree(core: Any, what: str, mine: int) -> None:
 class Operations:
     """The operations, as a base class of ProcessGroup."""
 
-    def _begin(self: Any, where: str, *args: Any, timeout: timedelta | None = None, **named: Any) -> Any:
+    def _begin(self: Any, where: str, *args: Any, timeout: timedelta | None = None, **named: Any) -> Work:
         """where: "module.function". The modules import ProcessGroup, so the import is deferred to the call."""
         module, function = where.split(".")
-        called = getattr(import_module(f".{module}", __package__), function)
+        called: Callable[..., Work] = getattr(import_module(f".{module}", __package__), function)
         return called(*args, group=within(self, timeout), **named)
 
     def _begin_each(self: Any, where: str, *lists: Sequence[Any], timeout: timedelta | None = None, **named: Any) -> Work:
@@ -123,11 +123,11 @@ class Operations:
         if not calls:
             raise ValueError(f"{where.rpartition('.')[2]} needs at least one array, got an empty list")
         if len(calls) == 1:
-            return self._begin(where, *calls[0], timeout=timeout, **named)
+            return self._begin(where, *calls[0], timeout=timeout, **named)  # type: ignore[no-any-return]
         if any(getattr(x, "is_sparse", False) for args in calls for x in args):  # sparse tensors are exchanged in several steps
             raise TypeError("sparse tensors are reduced one at a time: call this for each of them")
         if self.collected is not None:
-            return [self._begin(where, *args, timeout=timeout, **named) for args in calls][0]
+            return [self._begin(where, *args, timeout=timeout, **named) for args in calls][0]  # type: ignore[no-any-return]
         def begin(args: tuple[Any, ...], view: Any) -> Any:
             return view._begin(where, *args, **named)
 

@@ -97,7 +97,7 @@ def recv_object_list(object_list: list[Any], src: int | None = None, group: Proc
     source = None if src is None and group_src is None else peer(pg, src, group_src)
     found, sender = pg.core.recv_object(source, allow_pickle=_pickle())
     _fill("object_list", object_list, found, sender)
-    return pg.ranks[sender]
+    return int(pg.ranks[sender])
 
 
 def _fill(name: str, into: list[Any], found: list[Any], sender: int) -> None:

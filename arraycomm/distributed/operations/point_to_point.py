@@ -54,7 +54,7 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
     if (source == pg.rank() or (source is None and pg.size() == 1)) and not _sent_to_itself(pg, tensor, tag):
         raise ValueError(f"Invalid source rank: nobody but this rank itself could send what recv() waits for, and it has sent "
                          f"nothing with tag {tag}: call isend() before, or irecv()")
-    return pg.ranks[pg.core.recv(source, tag, out=tensor).source]
+    return int(pg.ranks[pg.core.recv(source, tag, out=tensor).source])
 
 
 @operation()
@@ -73,7 +73,7 @@ def irecv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, 
     return _begun(group, Receive, lambda async_op: group.core.irecv(source, tag, out=tensor), tensor)
 
 
-def _begun(pg: ProcessGroup, kind: type[Work], start: Callable[..., Any], tensor: Any) -> Work:
+def _begun(pg: ProcessGroup, kind: type[Work], start: Callable[..., Any], tensor: Any) -> Work | None:
     return begin(pg, Held(start, (tensor,)), True) if pg.holds_all else kind(start(async_op=True), (tensor,))
 
 

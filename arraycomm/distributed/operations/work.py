@@ -11,7 +11,7 @@ from arraycomm.core.base.dropped import finish
 from arraycomm.core.base.errors import CollectiveTimeout, DistError
 from arraycomm.core.base.log import log
 from arraycomm.core.base.typed import Any
-from arraycomm.core.group.work import Several
+from arraycomm.core.group.work import Several as Several
 
 from ..future import followed, new_future
 

@@ -85,7 +85,7 @@ class Members:
                              "this one have come")
         meeting = rendezvous(rank=before + self.rank(), world_size=size, store=PrefixStore(f"merge/{number} of {size}", store),
                              timeout=timeout, name="merged")
-        return self._made(meeting, seconds, group_name or f"merged {meeting.job[:8]}", group_desc)
+        return self._made(meeting, seconds, group_name or f"merged {meeting.job[:8]}", group_desc)  # type: ignore[no-any-return]
 
     def _join(self: Any, store: Store, size: int, seconds: float) -> tuple[int, int]:
         """join() on the first rank, whose result is broadcast."""

@@ -120,11 +120,11 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
 
     def rank(self) -> int:
         """This process's rank in the group."""
-        return self.core.rank
+        return int(self.core.rank)
 
     def size(self) -> int:
         """Its number of ranks."""
-        return self.core.size
+        return int(self.core.size)
 
     def name(self) -> str:
         """Of the backend."""
@@ -136,7 +136,7 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
 
     @property
     def closed(self) -> bool:
-        return self.core.closed
+        return bool(self.core.closed)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """The default of its operations from now on. Raises TypeError for what is no timedelta, ValueError for 0 or less."""
@@ -295,7 +295,7 @@ def open_part(ranks: Sequence[int], turn: int, config: BackendConfig, timeout: f
     _announce_ignored(config, pg_options)
     label = f"{numbered(ranks)}#{turn}"
     if shares(parent, config, pg_options):
-        return parent.core.subgroup(ranks, label, timeout=timeout, backends=config.engines())
+        return parent.core.subgroup(ranks, label, timeout=timeout, backends=config.engines())  # type: ignore[no-any-return]
     chosen, label = _chosen(config, pg_options, ranks, parent.bound_device_id), f"{config.spelled()} {label}"
     with counted_in(parent.core.ranks, parent.core.name, [parent.core.ranks[rank] for rank in ranks]):
         return open_group(parent.meeting.part(ranks, label), chosen, timeout, label)

@@ -102,7 +102,7 @@ def resolve(group: Any = None) -> ProcessGroup:
     if group is None:
         return default_group()
     if hasattr(group, "group_desc"):
-        return group
+        return group  # type: ignore[no-any-return]
     if is_outside(group):
         raise ValueError(f"Invalid process group specified: global rank {default_group().rank()} does not belong to it "
                          "(it is GroupMember.NON_GROUP_MEMBER, which new_group() gives to the ranks outside)")

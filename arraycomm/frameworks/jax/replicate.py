@@ -57,7 +57,7 @@ def _jvp(primals: Any, tangents: Any, *, group: Group) -> tuple[Any, Any]:
 
 
 def _transpose(cotangents: Any, *operands: Any, group: Group) -> list[Any]:
-    return all_reduce_tree([ad.instantiate_zeros(cotangent) for cotangent in cotangents], "avg", group=group)
+    return list(all_reduce_tree([ad.instantiate_zeros(cotangent) for cotangent in cotangents], "avg", group=group))
 
 
 _PRIMITIVE.def_impl(lambda *operands, group: list(operands))

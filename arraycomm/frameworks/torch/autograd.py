@@ -69,7 +69,7 @@ def all_gather(tensor: torch.Tensor, group: Group = None) -> tuple[torch.Tensor,
         lists.all_gather(found, x.contiguous(), group=pg)
         return tuple(found)
 
-    return _Collective.apply(run, lambda *gradients: [reduce_scatter(gradients[pg.rank()], gradients, group=pg)], tensor)
+    return tuple(_Collective.apply(run, lambda *gradients: [reduce_scatter(gradients[pg.rank()], gradients, group=pg)], tensor))
 
 
 def gather(tensor: torch.Tensor, dst: int = 0, group: Group = None) -> tuple[torch.Tensor, ...]:
@@ -81,7 +81,7 @@ def gather(tensor: torch.Tensor, dst: int = 0, group: Group = None) -> tuple[tor
         lists.gather(x.contiguous(), found if _is_rank(pg, dst) else None, dst, group=pg)
         return tuple(found)
 
-    return _Collective.apply(run, lambda *gradients: [scatter(gradients, dst, pg)], tensor)
+    return _Collective.apply(run, lambda *gradients: [scatter(gradients, dst, pg)], tensor)  # type: ignore[no-any-return]
 
 
 def scatter(tensors: Sequence[torch.Tensor], src: int = 0, group: Group = None) -> torch.Tensor:
@@ -119,7 +119,7 @@ def all_to_all(output_tensor_list: Sequence[torch.Tensor], input_tensor_list: Se
         lists.all_to_all(found, [x.contiguous() for x in xs], group=pg)
         return tuple(found)
 
-    return _Collective.apply(run, lambda *gradients: all_to_all(shapes, gradients, pg), *input_tensor_list)
+    return tuple(_Collective.apply(run, lambda *gradients: all_to_all(shapes, gradients, pg), *input_tensor_list))
 
 
 def all_to_all_single(output: torch.Tensor, input: torch.Tensor, output_split_sizes: Sequence[int] | None = None,

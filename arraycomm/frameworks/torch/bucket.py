@@ -74,7 +74,7 @@ class Bucket:
         """Begins the reduction; returns a function that waits for it. hook: None averages."""
         if hook is None:
             work: Any = all_reduce(self.whole, ReduceOp.AVG, group=self._pg, async_op=True)
-            return work.wait
+            return work.wait  # type: ignore[no-any-return]
         future = hook(self)
         if not hasattr(future, "wait"):
             raise TypeError(f"a communication hook gives a future of a tensor, got {type(future).__name__}")

@@ -83,7 +83,7 @@ class PowerSGDState:
         if gradient.dim() < 2:
             return False
         rows, columns = gradient.shape[0], gradient[0].numel()
-        return (rows + columns) * self.matrix_approximation_rank * self.min_compression_rate < rows * columns
+        return bool((rows + columns) * self.matrix_approximation_rank * self.min_compression_rate < rows * columns)
 
 
 def powerSGD_hook(state: PowerSGDState, bucket: Bucket) -> Any:  # noqa: N802 - torch's name

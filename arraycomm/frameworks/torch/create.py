@@ -53,7 +53,7 @@ def _part(world: ProcessGroup, options: Any) -> Group:
     uses: Counter[tuple[Any, ...]] = world.uses
     uses[options.group_id, members] += 1
     name = f"{options.group_id}#{uses[options.group_id, members]}"
-    return world.facade.core.subgroup(members, name, timeout=options.timeout.total_seconds())
+    return world.facade.core.subgroup(members, name, timeout=options.timeout.total_seconds())  # type: ignore[no-any-return]
 
 
 def _told(call: Callable[..., Any], *args: Any) -> Any:

@@ -143,7 +143,7 @@ class ProcessGroup(dist.ProcessGroup):
                                                  timeout=None if limit < _NO_LIMIT else limit.total_seconds())
             if pending is not NotImplemented:
                 return Work(FacadeWork(pending if async_op else ENDED, tensors), self._futures)
-        return _long_allreduce(self, tensors, *given, **named)
+        return _long_allreduce(self, tensors, *given, **named)  # type: ignore[no-any-return]
 
 
 def _passed_on(name: str) -> Any:

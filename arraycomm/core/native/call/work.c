@@ -203,6 +203,7 @@ static PyMethodDef methods[] = {
     {"done", work_done_method, METH_NOARGS, "done()\n\nWhether the operation has ended, well or not."},
     {"source", work_source_method, METH_NOARGS,
      "source()\n\nAfter a receive: the rank it came from and its tag. Raises ValueError for other operations."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Work[type of the result], for annotations."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {
