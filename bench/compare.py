@@ -15,23 +15,26 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from arraycomm.core.interface import tuning
 from arraycomm.launch.process import OWN_GROUP
 
 from .arguments import at_least, numbers, parse_sizes, plot_file, some_of
 from .drive import Contender, ContenderFailed, Start, peer_class, probe
+from .options import require_writable
+from .page import write_html
 from .peers import GROUPS, LIBRARIES
 from .peers.ours import VARIANTS
 from .peers.protocol import ITEM_BYTES, OPERATIONS, Missing
-from .plot import compare_panels, require, write_plot
+from .plot import RATIO_TITLE, compare_panels, ratio_panels, require, write_plot
 from .results import OURS, Cell, summaries
 from .spaces import Spaces, obstacle
-from .table import Table, percentiles, summary_line, transport, write_csv, write_json
+from .table import Table, percentiles, read_json, summary_line, transport, write_csv, write_json
 from .turns import Task, Turns
 
 Cells = dict[tuple[int, Task], Cell]  # by number of ranks and task
@@ -91,6 +94,9 @@ def parser() -> argparse.ArgumentParser:
     add("--json", metavar="FILE", help="everything measured, as JSON")
     add("--csv", metavar="FILE", help="a line for each contender in each cell")
     add("--plot", metavar="FILE", type=plot_file, help="time over size, .svg or .png, a panel for each operation")
+    add("--ratio-plot", metavar="FILE", type=plot_file, help="the same of the ratios")
+    add("--html", metavar="FILE", help="machine, method, summary, plots and every cell as one page that needs no other file")
+    add("--read", metavar="FILE", action="append", help="measure nothing: results that --json wrote; may be given several times")
     return made
 
 
@@ -149,7 +155,8 @@ class Field:
     def about(self) -> dict[str, Any]:
         given = self.given
         return {"end_time": datetime.now().isoformat(timespec="seconds"), "machine": platform.platform(),
-                "host": socket.gethostname(), "cpus": len(os.sched_getaffinity(0)), "dtype": given.dtype, "rounds": given.rounds,
+                "host": socket.gethostname(), "cpu": tuning.machine()["cpu"],
+                "cpus": len(os.sched_getaffinity(0)), "dtype": given.dtype, "rounds": given.rounds,
                 "launches": given.launches, "beside_load": given.beside_load,
                 "contenders": {name: {"version": version, "python": self.start(name, 1).python,
                                       "transport": transport(name, self.network)} for name, version in self.versions.items()},
@@ -170,8 +177,9 @@ def main(arguments: list[str]) -> int:
         given.against = some_of([*PEERS, *own], "peer", GROUPS)(given.against)
     except argparse.ArgumentTypeError as error:
         made.error(str(error))
-    if given.plot:
-        require()
+    _check_files(given, made)
+    if given.read:
+        return _again(given)
     if reason := obstacle(given.hosts, given.np):
         made.error(reason)
     hosts = Spaces(given.hosts, rate=given.rate) if given.hosts > 1 else contextlib.nullcontext()
@@ -182,7 +190,7 @@ def main(arguments: list[str]) -> int:
             for ranks in given.np:
                 _world(ranks, given, field, cells)
         finally:
-            _write(list(cells.values()), field, given)
+            _write(list(cells.values()), field.network, field.about(), given)
         for summary in summaries(cells.values(), field.network) if len(given.np) > 1 else []:
             print(f"{summary_line(summary)}, over all numbers of ranks")
     wrong = sum(timing.wrong for cell in cells.values() for timing in cell.timings.values())
@@ -251,13 +259,40 @@ def tasks(operations: Sequence[str], sizes: Sequence[int], dtype: str) -> Iterat
             yield Task(operation, size, dtype)
 
 
-def _write(cells: list[Cell], field: Field, given: argparse.Namespace) -> None:
+def _check_files(given: argparse.Namespace, made: argparse.ArgumentParser) -> None:
+    """What would end an hour of measuring without its files."""
+    for option in ("--json", "--csv", "--plot", "--ratio-plot", "--html"):
+        if path := getattr(given, option[2:].replace("-", "_")):
+            try:
+                require_writable(path)
+            except ValueError as error:
+                made.error(str(error))
+            if option not in ("--json", "--csv"):
+                require(option)
+
+
+def _again(given: argparse.Namespace) -> int:
+    """Summaries and files of earlier results."""
+    cells, network, about = read_json(given.read)
+    for ranks in dict.fromkeys(cell.ranks for cell in cells):
+        for summary in summaries([cell for cell in cells if cell.ranks == ranks], network):
+            print(f"# {ranks} ranks: {summary_line(summary).removeprefix('# ')}")
+    _write(cells, network, about, given)
+    return 0
+
+
+def _write(cells: list[Cell], network: Sequence[str], about: Mapping[str, Any], given: argparse.Namespace) -> None:
+    where = f"{about['cpu']}, {about['cpus']} processors, {about['dtype']}"
     if given.json:
-        write_json(given.json, cells, field.network, field.about())
+        write_json(given.json, cells, network, about)
     if given.csv:
-        write_csv(given.csv, cells, field.network, field.versions)
+        write_csv(given.csv, cells, network, {name: found["version"] for name, found in about["contenders"].items()})
     if given.plot and cells:
-        write_plot(given.plot, compare_panels(cells), f"{given.dtype}, {len(os.sched_getaffinity(0))} processors")
+        write_plot(given.plot, compare_panels(cells), f"time of a call: {where}")
+    if given.ratio_plot and cells:
+        write_plot(given.ratio_plot, ratio_panels(cells, network), f"{where}\n{RATIO_TITLE}")
+    if given.html and cells:
+        write_html(given.html, cells, network, about)
 
 
 def _available() -> int:

@@ -1,8 +1,10 @@
-"""Curves over size, drawn without a display: time and bandwidth of a sweep, the times of a comparison's contenders."""
+"""Curves over size, drawn without a display: time and bandwidth of a sweep, times and ratios of a comparison's contenders."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterable, Sequence
+from itertools import cycle
 from typing import Any, NamedTuple
 
 from .data import label
@@ -12,22 +14,32 @@ from .sweep import Row
 
 _PANEL = (3.6, 2.7)  # inches
 _COLUMNS = 4
+# Okabe and Ito, "Color Universal Design", 2008: colours that the colour-blind tell apart. Markers differ too, for print.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = "os^Dv<>"
+_TIME, _RATE, _RATIO = "us", "GB/s", "\N{MULTIPLICATION SIGN}"
+# Text stays text, and no two runs differ by names of parts or by a date.
+_STYLE = {"svg.fonttype": "none", "svg.hashsalt": "arraycomm"}
+_NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
+RATIO_TITLE = "time of the best other library over arraycomm's (above 1: arraycomm is faster; shaded: range over the rounds)"
 
 Curves = dict[str, list[tuple[int, float]]]  # name: (bytes, value); bytes are 0 where the operation moves none
+Bands = dict[str, list[tuple[int, float, float]]]  # name: (bytes, lowest, highest)
 
 
 class Panel(NamedTuple):
     title: str
     curves: Curves
-    log: bool = True
+    unit: str = _TIME
+    bands: Bands = {}
 
 
-def require() -> None:
+def require(option: str) -> None:
     """Raises ModuleNotFoundError that says what to install: better before an hour of measuring than after."""
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("--plot needs matplotlib: pip install matplotlib") from error
+        raise ModuleNotFoundError(f"{option} needs matplotlib: pip install matplotlib, or 'arraycomm[bench]'") from error
 
 
 def sweep_panels(rows: Sequence[Row]) -> list[Panel | None]:
@@ -44,8 +56,8 @@ def sweep_panels(rows: Sequence[Row]) -> list[Panel | None]:
                 name = " ".join([*(part for part, shown in zip(key, differ, strict=True) if shown), placement])
                 times.setdefault(name, []).append((row.size, cell.timing.time))
                 bandwidths.setdefault(name, []).append((row.size, cell.busbw))
-        panels.append(Panel(f"{operation}: time (\N{MICRO SIGN}s)", times))
-        panels.append(Panel(f"{operation}: bus bandwidth (GB/s)", bandwidths, log=False) if own[-1].size else None)
+        panels.append(Panel(f"{operation}: time", times))
+        panels.append(Panel(f"{operation}: bus bandwidth", bandwidths, _RATE) if own[-1].size else None)
     return panels
 
 
@@ -57,13 +69,47 @@ def compare_panels(cells: Sequence[Cell]) -> list[Panel | None]:
         for cell in (cell for cell in cells if cell.ranks == ranks):
             for name, timing in cell.timings.items():
                 found.setdefault(cell.operation, {}).setdefault(name, []).append((cell.size, timing.time))
-        panels += [Panel(f"{operation}, {ranks} ranks: time (\N{MICRO SIGN}s)", curves) for operation, curves in found.items()]
+        panels += [Panel(f"{operation}, {ranks} ranks", curves) for operation, curves in found.items()]
         panels += [None] * (-len(panels) % _COLUMNS)
     return panels
 
 
+def ratio_panels(cells: Sequence[Cell], network: Iterable[str]) -> list[Panel | None]:
+    """For each operation the ratios, a curve for each number of ranks, and contender of ours if there are several."""
+    found: dict[str, Panel] = {}
+    several = len({name for cell in cells for name in cell.timings if name.startswith(OURS)}) > 1
+    for cell in cells:
+        panel = found.setdefault(cell.operation, Panel(cell.operation, {}, _RATIO, {}))
+        for verdict in cell.verdicts(network):
+            name = f"{verdict.ours.removeprefix(OURS)}, {cell.ranks} ranks" if several else f"{cell.ranks} ranks"
+            panel.curves.setdefault(name, []).append((cell.size, verdict.ratio))
+            panel.bands.setdefault(name, []).append((cell.size, verdict.low, verdict.high))
+    return [panel for panel in found.values() if panel.curves]
+
+
 def write_plot(path: str, panels: Sequence[Panel | None], title: str) -> None:
-    """Writes path (.svg or .png). Ours are thick, what is in place dashed; an operation without sizes has bars."""
+    """Writes path, .svg or .png."""
+    with open(path, "wb") as file:
+        _save(file, path.rpartition(".")[2], panels, title)
+
+
+def svg(panels: Sequence[Panel | None], title: str) -> str:
+    """The drawing as an element of an HTML page."""
+    file = io.BytesIO()
+    _save(file, "svg", panels, title)
+    text = file.getvalue().decode()
+    return text[text.index("<svg"):]
+
+
+def _save(file: Any, form: str, panels: Sequence[Panel | None], title: str) -> None:
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        _figure(panels, title).savefig(file, format=form, metadata=_NO_METADATA if form == "svg" else None)
+
+
+def _figure(panels: Sequence[Panel | None], title: str) -> Any:
+    """Ours are thick, what is in place dashed; an operation without sizes has bars. Panels of one unit have the same axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -72,41 +118,82 @@ def write_plot(path: str, panels: Sequence[Panel | None], title: str) -> None:
     figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    styles = {name: {"color": colour, "marker": marker}
+              for name, colour, marker in zip(names, cycle(_COLOURS), cycle(_MARKERS), strict=False)}
+    units: dict[str, list[Any]] = {}
     for one, panel in zip(axes, [*panels, *[None] * (len(axes) - len(panels))], strict=True):
         if panel is None:
             one.set_axis_off()
-        else:
-            _draw(one, panel, {name: f"C{number % 10}" for number, name in enumerate(names)})
+        elif _draw(one, panel, styles):
+            units.setdefault(panel.unit, []).append(one)
+    for alike in units.values():
+        _same_axes(alike)
     keys = dict(pair for one in axes for pair in zip(*one.get_legend_handles_labels()[::-1], strict=True))
     if keys:
-        figure.legend(keys.values(), keys, loc="outside lower center", ncols=min(len(keys), 6), fontsize="small", frameon=False)
-    figure.supxlabel("size (bytes)", fontsize="small")
+        figure.legend(keys.values(), keys, loc="outside lower center", ncols=min(len(keys), 6), frameon=False)
     figure.suptitle(title)
-    figure.savefig(path)
+    return figure
 
 
-def _draw(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
+def _draw(axes: Any, panel: Panel, styles: dict[str, dict[str, str]]) -> bool:
+    """False if the operation has no sizes."""
     axes.set_title(panel.title, fontsize="medium")
     axes.tick_params(labelsize="small")
     axes.grid(True, alpha=0.3)
-    if not any(size for points in panel.curves.values() for size, _ in points):
+    sized = any(size for points in panel.curves.values() for size, _ in points)
+    if panel.unit == _RATIO:
+        (axes.axhline if sized else axes.axvline)(1, color="black", linewidth=1)
+    if not sized:
         axes.barh(list(panel.curves), [points[0][1] for points in panel.curves.values()],
-                  color=[colours[name] for name in panel.curves])
-        return
+                  color=[styles[name]["color"] for name in panel.curves])
+        axes.xaxis.set_major_formatter(lambda value, _: short_value(value, panel.unit))
+        return False
     for name, points in panel.curves.items():
-        axes.plot(*zip(*sorted(points), strict=True), label=name, color=colours[name], marker=".",
+        axes.plot(*zip(*sorted(points), strict=True), label=name, **styles[name], markersize=4,
                   linestyle="--" if name.endswith("in-place") else "-", linewidth=2.4 if name.startswith(OURS) else 1.2)
+    for name, band in panel.bands.items():
+        axes.fill_between(*zip(*sorted(band), strict=True), color=styles[name]["color"], alpha=0.15, linewidth=0)
+    _scale(axes, panel.unit)
+    return True
+
+
+def _scale(axes: Any, unit: str) -> None:
+    """Ticks with their units."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(LogLocator(base=32))
     axes.xaxis.set_major_formatter(lambda size, _: short_size(size))
-    if panel.log:
-        axes.set_yscale("log")
-    else:
+    if unit == _RATE:
         axes.set_ylim(bottom=0)
+    else:
+        axes.set_yscale("log", base=2 if unit == _RATIO else 10)
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(lambda value, _: short_value(value, unit))
+
+
+def _same_axes(axes: Sequence[Any]) -> None:
+    for get, set_ in (("get_xlim", "set_xlim"), ("get_ylim", "set_ylim")):
+        limits = [getattr(one, get)() for one in axes]
+        for one in axes:
+            getattr(one, set_)(min(low for low, _ in limits), max(high for _, high in limits))
 
 
 def short_size(size: float) -> str:
-    """A tick: 64K rather than 2 to the 16th, in the letters of the command line."""
-    for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+    """A tick: 64 KiB rather than 2 to the 16th."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
-            return f"{size / unit:g}{letter}"
-    return f"{size:g}"
+            return f"{size / unit:g} {name}"
+    return f"{size:g} B"
+
+
+def short_value(value: float, unit: str) -> str:
+    """A tick. Times are in microseconds."""
+    if unit == _RATIO:
+        return f"{value:g}{unit}"
+    if unit == _RATE:
+        return f"{value:g} {unit}"
+    for size, name in ((1e6, "s"), (1e3, "ms")):
+        if value >= size:
+            return f"{value / size:g} {name}"
+    return f"{value:g} \N{MICRO SIGN}s"

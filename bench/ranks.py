@@ -51,7 +51,7 @@ def _check(options: argparse.Namespace, leads: bool) -> None:
     if options.backend:
         registry.get(options.backend)
     if options.plot:
-        plot.require()
+        plot.require("--plot")
     for path in filter(None, (options.json, options.csv, options.plot) if leads else ()):
         require_writable(path)
 

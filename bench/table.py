@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from .report import dump_csv, dump_json, figure
+from .report import dump_csv, figure
 from .results import OURS, Cell, Summary, Timing, Verdict, rivals, summaries
 
 _VERSION = 3
@@ -73,17 +75,36 @@ def summary_line(summary: Summary) -> str:
             f"geometric mean of the ratios {summary.mean:.2f}")
 
 
-def write_json(path: str, cells: Sequence[Cell], network: Sequence[str], about: dict[str, Any]) -> None:
-    """Every cell with every batch, the verdicts, and `about`: contenders, versions, what was skipped or failed."""
-    dump_json(path, {
-        "version": _VERSION,
-        **about,
-        "cells": [{"operation": cell.operation, "ranks": cell.ranks, "size": cell.size, "dtype": cell.dtype,
-                   "timings": {name: {"time": timing.time, **asdict(timing)} for name, timing in cell.timings.items()},
-                   "verdicts": [{**asdict(verdict), "verdict": verdict.word} for verdict in cell.verdicts(network)]}
-                  for cell in cells],
-        "summaries": [asdict(summary) for summary in summaries(cells, network)],
-    })
+def write_json(path: str, cells: Sequence[Cell], network: Sequence[str], about: Mapping[str, Any]) -> None:
+    """Every cell, a line each, with every batch and the verdicts; `about`: contenders, versions, what was skipped or failed."""
+    lines = ",\n".join(json.dumps(_entry(cell, network)) for cell in cells)
+    head = json.dumps({"version": _VERSION, **about, "summaries": [asdict(summary) for summary in summaries(cells, network)]},
+                      indent=1)
+    Path(path).write_text(f'{head[:-2]},\n "cells": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
+def _entry(cell: Cell, network: Sequence[str]) -> dict[str, Any]:
+    return {"operation": cell.operation, "ranks": cell.ranks, "size": cell.size, "dtype": cell.dtype,
+            "timings": {name: {"time": timing.time, **asdict(timing)} for name, timing in cell.timings.items()},
+            "verdicts": [{**asdict(verdict), "verdict": verdict.word} for verdict in cell.verdicts(network)]}
+
+
+def read_json(paths: Sequence[str]) -> tuple[list[Cell], list[str], dict[str, Any]]:
+    """Cells by number of ranks, network and `about` of files of one machine, of which a cell counts once: the last file's."""
+    documents = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
+    cells = {}
+    for entry in (entry for document in documents for entry in document["cells"]):
+        timings = {name: Timing(**{part: value for part, value in timing.items() if part != "time"})
+                   for name, timing in entry["timings"].items()}
+        key = entry["ranks"], entry["operation"], entry["size"], entry["dtype"]
+        cells[key] = Cell(entry["operation"], entry["ranks"], entry["size"], entry["dtype"], timings)
+    about = {name: value for name, value in documents[-1].items() if name not in ("version", "cells", "summaries")}
+    about["contenders"] = {name: {"version": found["version"], "transport": found["transport"]}
+                           for document in documents for name, found in document["contenders"].items()}
+    network = [name for name, found in about["contenders"].items() if found["transport"] == "sockets"]
+    order = list(dict.fromkeys(operation for _, operation, _, _ in cells))
+    found = sorted(cells, key=lambda key: (key[0], order.index(key[1]), key[2]))
+    return [cells[key] for key in found], network, about
 
 
 def write_csv(path: str, cells: Sequence[Cell], network: Sequence[str], versions: Mapping[str, str]) -> None:

@@ -74,7 +74,8 @@ class _Runner:
 
     def timing(self) -> Timing:
         cuts = statistics.quantiles(self.singles, n=100, method="inclusive") if len(self.singles) > 1 else self.singles * 99
-        return Timing(tuple(tuple(pair) for pair in self.rounds), self.calls, self.wrong, cuts[49], cuts[94], cuts[98])
+        p50, p95, p99 = (round(cuts[point], 4) for point in (49, 94, 98))
+        return Timing(tuple(tuple(pair) for pair in self.rounds), self.calls, self.wrong, p50, p95, p99)
 
 
 class Turns:
@@ -130,6 +131,6 @@ class Turns:
         if last:
             runner.finish()
         else:
-            runner.rounds[-1].append(runner.batch())
+            runner.rounds[-1].append(round(runner.batch(), 4))
         if last or not together:
             ask("release")
