@@ -38,7 +38,7 @@ class TCPStore(ForwardingStore, Store):
     port 0 at the master takes a free one, which `port` then tells. world_size: how many join, the master included; the
     master waits for them if wait_for_workers. timeout: for this and as the default of get() and wait(). multi_tenant:
     masters of one port in one process share a server, and each is one of the workers. master_listen_fd: a bound socket to
-    serve on, owned from here on. use_libuv is kept for libuvBackend only: there is one server, a thread in C.
+    serve on, owned from here on. use_libuv is kept for libuvBackend only: there is one server.
 
     Raises DistNetworkError for a port that is taken or that nobody serves, AuthFailed (one of those) for an address
     beyond loopback without a secret, DistStoreError for workers that do not come, TypeError for arguments of other

@@ -18,7 +18,7 @@ from ..base.errors import AuthFailed
 from ..base.log import log
 from ..base.printable import printable
 from ..base.record import Record
-from ..base.typed import Any, Protocol
+from ..base.typed import Any
 from .address import is_loopback
 from .connect import connect_tcp
 from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, bound, tag
@@ -197,15 +197,6 @@ class _HalfOpen(Record):
     end: float
 
 
-class Gate(Protocol):
-    def offer(self, sock: socket.socket) -> None:
-        """Takes ownership of the socket, or raises AuthFailed to reject it."""
-
-    def fileno(self) -> int: ...
-    def tell(self) -> None:
-        """Called in the acceptor's thread when the descriptor is readable."""
-
-
 class Acceptor:
     """Accepts on listening sockets in a daemon thread and passes every authenticated connection to `callback(sock, hello)`.
 
@@ -215,13 +206,14 @@ class Acceptor:
     log a minute. The listening sockets belong to the Acceptor. Where
     descriptors or memory for connections stay out for 2 s, `on_shortage(error)` is called now and then. Not usable after a fork.
 
-    A gate takes connections (not blocking, nothing of them read) that speak something else, known by a first byte of 0.
+    A gate takes connections (not blocking, nothing of them read) that speak something else, known by a first byte of 0; it
+    owns the socket, or raises AuthFailed.
     """
 
     def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None, job: str,
                  callback: Callable[[socket.socket, Hello], None], *, check: Check | None = None,
                  on_shortage: Callable[[OSError], None] | None = None, name: str = "acceptor",
-                 gate: Gate | None = None, ranks: int = 1) -> None:
+                 gate: Callable[[socket.socket], None] | None = None, ranks: int = 1) -> None:
         self._seconds, self._room = grown(SECONDS, ranks), max(MAX_HALF_OPEN, ranks)
         self._listeners, self._secret, self._job = list(listeners), secret, job
         self._callback, self._check, self._on_shortage, self._gate = callback, check, on_shortage, gate
@@ -233,8 +225,6 @@ class Acceptor:
         self._closed = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake, selectors.EVENT_READ)
-        if gate:
-            self._selector.register(gate, selectors.EVENT_READ)
         for listener in self._listeners:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ, listener)
@@ -270,8 +260,6 @@ class Acceptor:
                     self._accept(key.data)
                 elif isinstance(key.fileobj, socket.socket):
                     self._progress(key.fileobj)
-                elif key.fileobj is self._gate:
-                    self._gate.tell()
             if not self._closed:
                 self._expire()
 
@@ -367,10 +355,10 @@ class Acceptor:
                            hello.purpose.value, hello.sender)
             sock.close()
 
-    def _pass_on(self, sock: socket.socket, gate: Gate) -> None:
+    def _pass_on(self, sock: socket.socket, gate: Callable[[socket.socket], None]) -> None:
         self._forget(sock)  # before the callback, which may close it
         try:
-            gate.offer(sock)
+            gate(sock)
         except (AuthFailed, OSError) as error:
             self._complain(sock, str(error))
             sock.close()

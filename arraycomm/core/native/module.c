@@ -32,13 +32,6 @@ static PyMethodDef functions[] = {
     {"layout", forms_layout_of, METH_O, "layout(shape) -> 32 bits that differ where shapes differ, and are never 0"},
     {"interrupted", interrupt_take, METH_NOARGS, "interrupted() -> what a signal handler raised inside the engine, or None"},
     {"interrupting", interrupt_runs, METH_NOARGS, "interrupting() -> whether the caller is a handler of a signal that came inside the engine"},
-    {"store_table", store_python_table, METH_NOARGS, "store_table() -> an empty table"},
-    {"store_apply", store_python_apply, METH_VARARGS,
-     "store_apply(table, request) -> the answer, or None for one that has to wait"},
-    {"store_serve", store_python_serve, METH_NOARGS, "store_serve() -> a server without clients"},
-    {"store_admit", store_python_admit, METH_VARARGS,
-     "store_admit(server, descriptor[, complaints]): serves an admitted client, with the last one of torch's kind"},
-    {"store_end", store_python_end, METH_VARARGS, "store_end(server, linger): ends it; it must not be used any more"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -195,13 +195,6 @@ PyObject *forms_layout_of(PyObject *module, PyObject *shape);
 /* ---- shortcut.c, shortcut_types.c: plain operations in one native call (call/call.h) ---- */
 int shortcut_init(PyObject *module);
 
-/* ---- store/python.c: the stores of arraycomm.core.bootstrap.store ---- */
-PyObject *store_python_table(PyObject *module, PyObject *none);
-PyObject *store_python_apply(PyObject *module, PyObject *args);
-PyObject *store_python_serve(PyObject *module, PyObject *none);
-PyObject *store_python_admit(PyObject *module, PyObject *args);
-PyObject *store_python_end(PyObject *module, PyObject *args);
-
 /* ---- interrupt.c: Ctrl-C while a thread waits in the engine ---- */
 void interrupt_init(void);
 /* Between operations without Python code in between: whether a signal's handler has raised. Checks every 50 ms. */

@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 
     _Found = TypeVar("_Found")
 
-GRACE = 5.0  # s that an answer may be late before the server counts as stopped
+GRACE = 30.0  # s that an answer may be late before the server counts as stopped: its process may run what keeps the GIL
+_OPENING = 5.0  # s that the greeting of a new connection may take
 _RETRY = (0.01, 0.25)  # s between attempts to connect, first and longest
 _AT_ONCE = 4096  # bytes, at least
 _LONGEST = 2e6  # s; poll() counts milliseconds in 31 bits
 
 
 def grace(timeout: timedelta) -> float:
-    """Timeout in s of opening a connection: GRACE, or less for a store with a short timeout."""
-    return min(GRACE, timeout.total_seconds())
+    """Timeout in s of opening a connection: less for a store with a short timeout."""
+    return min(_OPENING, timeout.total_seconds())
 
 
 class StoreLost(DistStoreError):

@@ -21,7 +21,7 @@ from datetime import timedelta
 
 from ...base.errors import DistStoreError, ResourceError
 from .request import RequestStore
-from .table import CHANGING, MAX_REQUEST, OK, Op, Table, encode
+from .table import CHANGING, MAX_REQUEST, Op, Table, encode
 
 _MAGIC = b"arraycomm store 2\n"
 _USERS = b"\0users"  # "<open now> <closed so far>"
@@ -208,8 +208,7 @@ def _read_on(descriptor: int, table: Table, offset: int) -> int:
         buffer += data
         position = 0
         while (end := position + _LENGTH + int.from_bytes(buffer[position:position + _LENGTH], "little")) <= len(buffer):
-            answer = table.replay(bytes(buffer[position + _LENGTH:end]))
-            if not answer or answer[0] != OK:
+            if table.replay(bytes(buffer[position + _LENGTH:end])) is None:
                 raise ValueError("a request that was not carried out")
             position = end
         if end - position > MAX_REQUEST:

@@ -32,7 +32,7 @@ class TCPStore(RemoteStore):
 
     `secret` None takes the environment's (see core/bootstrap/secret.py), b"" none. `job` tells jobs without a secret apart.
     `listen_fd` is a socket that listens already, which the store then owns. `torch`: clients of torch.distributed's
-    TCPStore are let in too (see torch_gate.py), on loopback or as ARRAYCOMM_TORCH_STORE says.
+    TCPStore are let in too (see server.py), on loopback or as ARRAYCOMM_TORCH_STORE says.
 
     Raises DistNetworkError when the address cannot be served, or nobody serves it within `timeout`; AuthFailed for
     another job's store; DistStoreError when the server is gone or workers do not come. Threads may share a store: each
