@@ -101,6 +101,7 @@ def get_library() -> str:
     return str(_engine.__file__)
 
 
+_PACKAGES = ("debug", "dist2", "distributed", "frameworks", "trace")
 _LATER = {  # name -> module, imported on first use: most programs do not need them, and spawn loads multiprocessing
     "GradientReducer": "core.group.gradients", "reduction": "core.group.functions", "run": "core.group.thread_ranks",
     "spawn": "launch.spawn",
@@ -115,5 +116,5 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__() -> list[str]:  # completion in an interactive session also lists names that are not loaded yet
-    return sorted({*globals(), *__all__})
+def __dir__() -> list[str]:  # the public names, those that are not loaded yet among them
+    return sorted({*__all__, *(name for name in globals() if name.startswith("_") or name in _PACKAGES)})

@@ -113,12 +113,16 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("_"))})
+
+
 __all__ = [
     "AllToAllOptions", "AllreduceCoalescedOptions", "AllreduceOptions", "Backend", "BackendConfig", "BarrierOptions",
     "BroadcastOptions", "DebugLevel", "DeviceMesh", "DistBackendError", "DistError", "DistNetworkError", "DistStoreError",
     "DistributedSampler", "FileStore", "GatherOptions", "GroupMember", "GroupName", "HashStore", "P2POp", "PrefixStore",
-    "ProcessExitedException", "ProcessGroup", "ProcessRaisedException", "QueueEmptyError", "ReduceOp", "ReduceOptions",
-    "ReduceScatterOptions", "ScatterOptions", "Store", "TCPStore", "Work", "all_gather", "all_gather_coalesced",
+    "ProcessExitedException", "ProcessGroup", "ProcessGroupNCCL", "ProcessRaisedException", "QueueEmptyError", "ReduceOp",
+    "ReduceOptions", "ReduceScatterOptions", "ScatterOptions", "Store", "TCPStore", "Work", "all_gather", "all_gather_coalesced",
     "all_gather_into_tensor", "all_gather_multigpu", "all_gather_object", "all_gather_single", "all_reduce",
     "all_reduce_coalesced", "all_reduce_multigpu", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv",
     "breakpoint", "broadcast", "broadcast_multigpu", "broadcast_object_list", "default_pg_timeout", "destroy_process_group",

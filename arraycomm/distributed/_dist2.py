@@ -73,7 +73,7 @@ def new_group(backend: str, timeout: timedelta, device: Any, **kwargs: Any) -> A
     else:
         meeting, name = _meet(backend, timeout, **kwargs)
         core = open_world(meeting, config, seconds, None, bound)
-    return ProcessGroup.of(core, range(meeting.size), name=name, desc=None, backend=Backend(backend), config=config,
+    return ProcessGroup._of(core, range(meeting.size), name=name, desc=None, backend=Backend(backend), config=config,
                         meeting=meeting, bound_device_id=bound, base=store)
 
 
@@ -94,7 +94,7 @@ def _meet(backend: str, timeout: timedelta, *, init_method: str | None = None, s
     if (init_method, store, rank, world_size) == (None,) * 4:
         return _part_of_environment(timeout)
     meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store, timeout=timeout, name="object",
-                         backend=BackendConfig(backend).spelled())
+                         backend=BackendConfig(backend)._spelled())
     return meeting, f"object {meeting.job[:8]}"
 
 
@@ -111,7 +111,7 @@ def _alone(backend: str, *, store: Any = None, **unknown: Any) -> tuple[Rendezvo
 
 def _part_of_environment(timeout: timedelta) -> tuple[Rendezvous, str]:
     """All env:// groups use one store for the rendezvous, because its address can be served only once."""
-    met = state.shared if state.default is None else state.default.meeting
+    met = state.shared if state.default is None else state.default._meeting
     if met is None:
         met = state.shared = rendezvous("env://", timeout=timeout, name="objects")
     return part_of(met, "object")

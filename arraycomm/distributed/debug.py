@@ -84,7 +84,7 @@ def opened(group: ProcessGroup) -> None:
         attach(group.core, Consistency(group.core))
     if "TORCH_CPP_LOG_LEVEL" in os.environ:
         about = "new group %r (%s): global ranks %s, %s, rank %d of %d, debug level %s, pid %d"
-        log().info(about, group.group_name, group.group_desc, list(group.ranks), group.config, group.rank(), group.size(),
+        log().info(about, group.group_name, group.group_desc, list(group.ranks), group._config, group.rank(), group.size(),
                    level.name, os.getpid())
         log().debug("group %r: its operations go to %r, timeout %s s", group.group_name, group.core, group.core.timeout)
 

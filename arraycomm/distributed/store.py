@@ -31,7 +31,7 @@ class Store(core.Store):
     """
 
     @property
-    def lists_keys(self) -> bool:  # type: ignore[override]
+    def _lists_keys(self) -> bool:  # type: ignore[override]
         return type(self).list_keys is not Store.list_keys
 
     set, get, add, check, delete_key, num_keys, queue_push, queue_pop, queue_len, list_keys, clone = map(_lacking, (

@@ -32,6 +32,8 @@ from arraycomm.distributed.operations.reduce_op import ReduceOp
 from arraycomm.distributed.process_groups.backend import BackendConfig
 from arraycomm.distributed.process_groups.process_group import ProcessGroup
 
+__all__ = ["Group"]
+
 NAME = "ARRAYCOMM"
 _LOOK = 0.05  # s between polls: Ray's store has no blocking wait
 _TRY = 1.0  # s for one connection: the stored address may be stale, from killed ranks
@@ -58,7 +60,7 @@ class Group(BaseGroup):
         finally:
             if rank == 0:  # all ranks have read it, or have failed
                 internal_kv._internal_kv_del(key, namespace=NAME)
-        self._pg = ProcessGroup.of(core, range(world_size), name=group_name, desc=None, backend="arraycomm",
+        self._pg = ProcessGroup._of(core, range(world_size), name=group_name, desc=None, backend="arraycomm",
                                 config=BackendConfig("cpu:gloo"), meeting=meeting)
 
     def destroy_group(self) -> None:
@@ -98,6 +100,10 @@ class Group(BaseGroup):
 
     def recv(self, tensor: list[Any], recv_options: Any) -> None:
         point_to_point.recv(_one(tensor), group=self._pg, group_src=recv_options.src_rank)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("_"))})
 
 
 def _one(arrays: list[Any]) -> Any:

@@ -48,7 +48,7 @@ class Meeting:
                                        f"{socket.gethostname()}, was turned away")
             raise DistError(f"a launcher with --node-rank {self.node_rank} has joined this job already")
         if self.node_rank > 0:
-            self._launch.will("left", {f"left{self.node_rank}": _LOST})
+            self._launch._will("left", {f"left{self.node_rank}": _LOST})
         mine = f"--nnodes {self.nnodes} --nproc-per-node {nproc}" + " --keep-going" * keep_going
         if self.node_rank == 0:
             self._launch.set("shape", mine)

@@ -17,6 +17,7 @@ REASONS = {
     "arraycomm/distributed/__init__.py": "names that it offers, torch's",
     "arraycomm/distributed/nn/functional.py": "names that it offers, torch's",
     "arraycomm/distributed/process_groups/options.py": "torch's older names",
+    "arraycomm/frameworks/jax/__init__.py": "__all__",
     "arraycomm/frameworks/jax/eager.py": "a function for each; others are methods of Group",
     "backends/nccl/__init__.py": "what NCCL gained later",
 }

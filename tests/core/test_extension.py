@@ -160,8 +160,8 @@ def test_timeouts_of_zero() -> None:
     store.set("there", "v")
     zero = timedelta(0)
     store.wait(["there"], zero)
-    assert store.get_within("there", zero) == b"v"
-    for late in (lambda: store.wait(["missing"], zero), lambda: store.get_within("missing", zero),
+    assert store._get_within("there", zero) == b"v"
+    for late in (lambda: store.wait(["missing"], zero), lambda: store._get_within("missing", zero),
                  lambda: store.barrier("alone", 2, zero)):
         with pytest.raises(DistStoreError, match="timeout"):
             late()

@@ -51,7 +51,7 @@ def master() -> Iterator[TCPStore]:
 def test_will_is_executed_when_the_connection_ends(master: TCPStore) -> None:
     store = TCPStore("127.0.0.1", master.port, secret=SECRET)
     master.set("there", "before")
-    assert store.will("mine", {"there": "mine", "end": "gone"})
+    assert store._will("mine", {"there": "mine", "end": "gone"})
     assert not master.check(["end"])
     waiting = threading.Timer(0.1, store.close)
     waiting.start()
@@ -63,11 +63,11 @@ def test_will_is_executed_when_the_connection_ends(master: TCPStore) -> None:
 def test_will_is_withdrawn_and_replaced(master: TCPStore) -> None:
     """Also over another connection."""
     first, second = (TCPStore("127.0.0.1", master.port, secret=SECRET) for _ in range(2))
-    first.will("a", {"a": "1"})
-    first.will("b", {"b": "1"})
-    first.will("c", {"c": "1"})
-    second.will("a", {})
-    second.will("b", {"b": "2"})
+    first._will("a", {"a": "1"})
+    first._will("b", {"b": "1"})
+    first._will("c", {"c": "1"})
+    second._will("a", {})
+    second._will("b", {"b": "2"})
     first.close()
     master.wait(["c"], timedelta(seconds=10))
     assert not master.check(["a"]) and not master.check(["b"])
@@ -79,8 +79,8 @@ def test_will_is_withdrawn_and_replaced(master: TCPStore) -> None:
 def test_wills_of_one_name_under_several_prefixes(master: TCPStore) -> None:
     store = TCPStore("127.0.0.1", master.port, secret=SECRET)
     for prefix in ("a", "ab", "a/b"):
-        PrefixStore(prefix, store).will("mine", {"end": prefix})
-    PrefixStore("ab", store).will("mine", {})
+        PrefixStore(prefix, store)._will("mine", {"end": prefix})
+    PrefixStore("ab", store)._will("mine", {})
     store.close()
     master.wait(["a/end", "a/b/end"], timedelta(seconds=10))
     assert master.multi_get(["a/end", "a/b/end"]) == [b"a", b"a/b"] and not master.check(["ab/end"])
@@ -89,7 +89,7 @@ def test_wills_of_one_name_under_several_prefixes(master: TCPStore) -> None:
 def test_wills_are_bounded(master: TCPStore) -> None:
     with pytest.raises(ValueError, match="65536 bytes"):
         for number in range(10):
-            master.will(f"{number}", {"key": "x" * 10_000})
+            master._will(f"{number}", {"key": "x" * 10_000})
 
 
 def test_will_survives_an_interrupted_request(master: TCPStore) -> None:
@@ -101,7 +101,7 @@ def test_will_survives_an_interrupted_request(master: TCPStore) -> None:
         raise Stop
 
     store = TCPStore("127.0.0.1", master.port, secret=SECRET)
-    store.will("mine", {"end": "gone"})
+    store._will("mine", {"end": "gone"})
     before = signal.signal(signal.SIGALRM, handler)
     try:
         with pytest.raises(Stop):

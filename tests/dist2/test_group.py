@@ -77,7 +77,7 @@ def test_split_group() -> None:
         if part is None:
             return None
         assert (part.group_name, part.group_desc, part.size()) == ("odd", "two of four", 2)
-        assert list(part.config.get_device_backend_map()) == ["cpu"]
+        assert list(part._config.get_device_backend_map()) == ["cpu"]
         return part.rank(), _total(part, group.rank())
 
     assert on_ranks(4, work) == [None, (1, 4.0), None, (0, 4.0)]

@@ -257,7 +257,7 @@ def _default_group(rank: int) -> None:
     dist.init_process_group("gloo", timeout=LIMIT)
     world: Any = dist.group.WORLD
     part = dist.new_group([0, 1])
-    store = dist.PrefixStore("handles", world.meeting.store)
+    store = dist.PrefixStore("handles", world._meeting.store)
     handles = _handles(world, store, "x", rank, 3)
     world.reconfigure(_options(1, handles[::-1])).wait()
     assert dist.group.WORLD is world and dist.get_rank() == 2 - rank and _ranks(world, rank) == [2, 1, 0]
@@ -390,13 +390,13 @@ def test_a_list_is_compared_with_those_of_its_members_alone() -> None:
 
 def test_backends_that_cannot_be_reconfigured() -> None:
     def work(group: Any) -> None:
-        core, config = group.core, group.config
+        core, config = group.core, group._config
         for name, text, error in (("mpi", "mpi", "needs arraycomm's own engine"),
                                   ("socket", "cpu:gloo,cuda:nccl", "multiple backends")):
-            group.core, group.config = SimpleNamespace(backend=name), dist.BackendConfig(text)
+            group.core, group._config = SimpleNamespace(backend=name), dist.BackendConfig(text)
             with pytest.raises(RuntimeError, match=error):
                 group.get_reconfigure_handle()
-        group.core, group.config = core, config
+        group.core, group._config = core, config
         assert group.supports_reconfigure
 
     on_ranks(1, work)

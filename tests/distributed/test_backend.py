@@ -19,7 +19,7 @@ from arraycomm.distributed import Backend, BackendConfig
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers is gone afterwards."""
-    for name in ("plugins", "backend_capability", "backend_type_map", "default_device_backend_map"):
+    for name in ("_plugins", "backend_capability", "backend_type_map", "default_device_backend_map"):
         monkeypatch.setattr(Backend, name, dict(getattr(Backend, name)))
     monkeypatch.setattr(Backend, "backend_list", list(Backend.backend_list))
     before = set(vars(Backend))

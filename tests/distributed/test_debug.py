@@ -90,7 +90,7 @@ def detail(rank: int) -> None:
     dist.scatter(x, [x + 1, x + 2] if first else None, 0)
     assert x.tolist() == [3.0 + rank] * 4
     world = dist.group.WORLD
-    assert world.plain is None  # a plain call that is refused is tried again, and would be compared twice
+    assert world._plain is None  # a plain call that is refused is tried again, and would be compared twice
     world.set_timeout(timedelta(seconds=15))
     strided = np.ones((2, 3)).T if first else np.ones((3, 2))
     dist.all_reduce(strided)

@@ -152,7 +152,7 @@ def check_split(rank: int) -> None:
         inner = dist.split_group(outer, [[0], [1]], timeout=LIMIT)  # ranks of the parent
         assert inner is not None and inner.ranks == (rank,) and total(inner) == 1 << rank
     only = dist.split_group(split_ranks=[[0, 1, 2]], backend="cpu:gloo")
-    assert only is not None and str(only.config) == "cpu:gloo" == dist.get_backend(only) and total(only) == 0b111
+    assert only is not None and str(only._config) == "cpu:gloo" == dist.get_backend(only) and total(only) == 0b111
     for text, arguments in (
         ("cannot be None or empty", {}),
         ("must not overlap", {"split_ranks": [[0, 1], [1, 2]]}),

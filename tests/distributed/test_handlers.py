@@ -51,8 +51,8 @@ def test_an_error_after_the_operation_is_no_refusal(alone: None, monkeypatch: py
                 raise kind("by the handler")
             return call
 
-    monkeypatch.setattr(dist.group.WORLD, "plain", Interrupted())
-    monkeypatch.setattr(dist.group.WORLD, "rooted", Interrupted())
+    monkeypatch.setattr(dist.group.WORLD, "_plain", Interrupted())
+    monkeypatch.setattr(dist.group.WORLD, "_rooted", Interrupted())
     with pytest.raises(kind, match="by the handler"):
         CALLS[name](np.ones(4), np.ones(4))
     assert len(made) == 1

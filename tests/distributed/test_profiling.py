@@ -190,7 +190,7 @@ def test_plain_calls_are_plain_again(world: dist.ProcessGroup) -> None:
     with torch.profiler.profile(), dist._coalescing_manager():
         dist.all_reduce(x)
     dist.all_reduce(x)
-    assert type(world.core) is arraycomm.Group is type(world.plain)
+    assert type(world.core) is arraycomm.Group is type(world._plain)
 
 
 def test_other_groups_are_labelled_too(world: dist.ProcessGroup) -> None:

@@ -31,7 +31,7 @@ FORGED: list[Callable[[bytes, str], bytes]] = [  # of what a rank would write th
 def _agree(store: HashStore) -> None:
     core = SimpleNamespace(name="world", ranks=[0, 1], check_peers=lambda: None)
     meeting = SimpleNamespace(store=store, secret=SECRET)
-    group: Any = SimpleNamespace(rank=lambda: 0, size=lambda: 2, group_name="0", core=core, meeting=meeting)
+    group: Any = SimpleNamespace(rank=lambda: 0, size=lambda: 2, group_name="0", core=core, _meeting=meeting)
     groups._agree(group, 7, "a split", 20)
 
 

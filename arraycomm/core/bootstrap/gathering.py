@@ -68,13 +68,13 @@ class Gathering:
         """Registers the last-will record: if this process ends before leave(), the store notifies the peers."""
         if self.size > 1:
             news = self._news("its process has ended")
-            self._store.will(f"rank {self.rank}", {_end(stage): self._ending(stage, news) for stage in STAGES})
+            self._store._will(f"rank {self.rank}", {_end(stage): self._ending(stage, news) for stage in STAGES})
 
     def leave(self) -> None:
         """Withdraws the last-will record, after success."""
         with contextlib.suppress(DistStoreError):  # rank 0 may have finished and closed the store
             if self.size > 1:
-                self._store.will(f"rank {self.rank}", {})
+                self._store._will(f"rank {self.rank}", {})
 
     def fail(self, error: BaseException) -> None:
         """Notifies the ranks of this stage of the error; for PeerLost, of the lost rank. Not for a lost store: its address
@@ -133,7 +133,7 @@ class Gathering:
         notice = Notice(lambda waited: self._notice(stage, waited, where))
         while end - time.monotonic() > (pause := min(notice.left(), math.inf if watch is None else _WATCH)):
             try:
-                return self._store.get_within(_end(stage), timedelta(seconds=pause))
+                return self._store._get_within(_end(stage), timedelta(seconds=pause))
             except DistStoreError as error:
                 if isinstance(error, StoreLost):  # the next call would go to another one, which knows nothing of this rank
                     raise
@@ -143,7 +143,7 @@ class Gathering:
                 watch()
             notice.tell()
         try:
-            return self._store.get_within(_end(stage), timedelta(seconds=max(end - time.monotonic(), 0.001)))
+            return self._store._get_within(_end(stage), timedelta(seconds=max(end - time.monotonic(), 0.001)))
         except StoreLost:
             raise
         except DistStoreError as error:

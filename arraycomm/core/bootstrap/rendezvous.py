@@ -297,7 +297,7 @@ def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timede
         except TooLate:  # the next attempt has the next number
             if time.monotonic() >= end - _TOGETHER:
                 raise
-    if place.rank == 0 and turn > 1 and meeting.store.lists_keys:
+    if place.rank == 0 and turn > 1 and meeting.store._lists_keys:
         old = PrefixStore(f"{_prefix(name, environ)}/{turn - 1}", meeting.store)  # all ranks have left the previous one
         for key in old.list_keys():
             old.delete_key(key)

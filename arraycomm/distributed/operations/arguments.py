@@ -210,7 +210,7 @@ def peer(pg: ProcessGroup, global_rank: Any, group_rank: Any) -> int:
     if global_rank is None:
         raise ValueError("Must specify global_rank or group_rank")
     try:
-        found = pg.place.get(operator.index(global_rank))
+        found = pg._place.get(operator.index(global_rank))
     except TypeError:  # as torch, which looks the value up unconverted
         found = None
     if found is None:
@@ -247,7 +247,7 @@ def reduction(what: str, op: Any, dtype: int) -> CoreReduceOp:
     given = known(op)
     if dtype in _PARTS and not supports_complex(given):
         raise ValueError(f"{what} does not support {given.op} on complex tensors")
-    core = given.core
+    core = given._core
     try:
         return core_arguments.reduction(core, dtype)
     except TypeError as error:

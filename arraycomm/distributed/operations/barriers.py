@@ -31,7 +31,7 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
     timeout: None takes the group's. TypeError for a timeout that is no timedelta, or device_ids that are no list.
     """
     if group is None and device_ids is None and timeout is None and not async_op and not current.profiler._is_profiler_enabled:
-        short: Any = getattr(current.default, "plain", None)
+        short: Any = getattr(current.default, "_plain", None)
         if short is not None and short._plain_barrier() is not NotImplemented:
             return None
     pg = entered(group, "barrier")
@@ -67,12 +67,12 @@ class _Monitored:
 
     def __init__(self, pg: ProcessGroup) -> None:
         self._pg, self._me = pg, pg.rank()
-        self._store = PrefixStore(f"monitored/{pg.core.name}", pg.meeting.store)
+        self._store = PrefixStore(f"monitored/{pg.core.name}", pg._meeting.store)
         calls: Any = getattr(untimed(pg.core)._communicator, "calls", int)  # 0 for a backend that does not count
-        before, count = pg.monitored
+        before, count = pg._monitored
         self._calls = calls()
         self._count = count + 1 if before == self._calls else 0
-        pg.monitored = self._calls, self._count
+        pg._monitored = self._calls, self._count
 
     def _key(self, name: object, count: int | None = None) -> str:
         return f"{self._calls}.{self._count if count is None else count}/{name}"
@@ -90,12 +90,13 @@ class _Monitored:
         if not end:
             self._forget()
             return
-        while late and self._store.check([self._key("end", self._pg.monitored[1] + 1)]):  # more barriers were missed
-            self._pg.monitored = self._calls, self._pg.monitored[1] + 1
+        while late and self._store.check([self._key("end", self._pg._monitored[1] + 1)]):  # more barriers were missed
+            self._pg._monitored = self._calls, self._pg._monitored[1] + 1
         self._raise(end)
 
     def _decide(self, end: dict[str, Any]) -> Any:
-        return json.loads(agreed(self._store, self._key("end"), self._pg.meeting.secret, self._about(), json.dumps(end).encode()))
+        text = json.dumps(end).encode()
+        return json.loads(agreed(self._store, self._key("end"), self._pg._meeting.secret, self._about(), text))
 
     def _about(self) -> str:
         return f"monitored/{self._pg.core.name}/{self._key('end')}"
@@ -105,8 +106,8 @@ class _Monitored:
         while True:
             left = until - time.monotonic()
             try:
-                written = self._store.get_within(self._key("end"), timedelta(seconds=max(min(left, _WATCH), 0.001)))
-                return json.loads(signed(self._pg.meeting.secret, self._about(), written))
+                written = self._store._get_within(self._key("end"), timedelta(seconds=max(min(left, _WATCH), 0.001)))
+                return json.loads(signed(self._pg._meeting.secret, self._about(), written))
             except StoreLost:
                 raise
             except DistStoreError:
@@ -152,12 +153,12 @@ class _Monitored:
 
     def _forget(self) -> None:
         """Rank 0 removes the keys of the last barrier that all ranks have passed: no rank reads them any more."""
-        if self._me or not self._pg.meeting.store.lists_keys:
+        if self._me or not self._pg._meeting.store._lists_keys:
             return
-        for name in ("came", "end", *range(self._pg.size())) if self._pg.passed else ():
+        for name in ("came", "end", *range(self._pg.size())) if self._pg._passed else ():
             with contextlib.suppress(DistStoreError):
-                self._store.delete_key(f"{self._pg.passed}/{name}")
-        self._pg.passed = f"{self._calls}.{self._count}"
+                self._store.delete_key(f"{self._pg._passed}/{name}")
+        self._pg._passed = f"{self._calls}.{self._count}"
 
 
 def _named(pg: ProcessGroup, rank: int, missing: Sequence[int], seconds: float) -> str:

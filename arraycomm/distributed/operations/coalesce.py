@@ -120,12 +120,12 @@ def _coalescing_manager(group: ProcessGroup | None = None, device: Any = None,
     device is accepted and not used. ValueError when nested. When the block raises, what is held back is dropped.
     """
     pg = resolve(group)
-    if pg.collected is not None:
+    if pg._collected is not None:
         raise ValueError("ProcessGroup has non-empty op list at the start of coalescing: managers cannot be nested")
     manager = CoalescingManager()
-    pg.hold([])
+    pg._hold([])
     try:
         yield manager
         manager.append(run_held(pg, async_ops))
     finally:
-        pg.hold(None)
+        pg._hold(None)

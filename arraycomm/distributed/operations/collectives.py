@@ -33,8 +33,8 @@ def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | N
     torch's sparse tensors (COO) too, by SUM and AVG: the result is coalesced, and there when the call returns.
     """
     short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
-    short = getattr(short, "plain", None)
-    done = NotImplemented if short is None else short._plain_all_reduce(tensor, getattr(op, "plain", ""), out=tensor,
+    short = getattr(short, "_plain", None)
+    done = NotImplemented if short is None else short._plain_all_reduce(tensor, getattr(op, "_plain", ""), out=tensor,
                                                                        async_op=async_op)
     if done is not NotImplemented:
         return Work(done, (tensor,)) if async_op else None
@@ -46,7 +46,7 @@ def _all_reduce(tensor: Any, op: ReduceOp, group: ProcessGroup | None, async_op:
     if pg is None:
         return None
     if getattr(tensor, "is_sparse", False):  # torch's
-        if pg.collected:
+        if pg._collected:
             run_held(pg)
         import_module("arraycomm.frameworks.torch.bucket").all_reduce_sparse_in_place(pg, tensor, arguments.known(op).op.name)
         return ended(ENDED, async_op, (tensor,))
@@ -72,7 +72,7 @@ def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = 
               group_src: int | None = None) -> Work | None:
     """The array of rank src (of the world; or group_src, of the group), written into every other rank's."""
     if group is None and group_src is None and src is not None and not current.profiler._is_profiler_enabled:
-        short: Any = getattr(current.default, "rooted", None)
+        short: Any = getattr(current.default, "_rooted", None)
         done = NotImplemented if short is None else short._plain_broadcast(tensor, src, out=tensor, async_op=async_op)
         if done is not NotImplemented:
             return Work(done, (tensor,)) if async_op else None
@@ -89,7 +89,7 @@ def all_gather_single(output_tensor: Any, input_tensor: Any, group: ProcessGroup
                       async_op: bool = False) -> Work | None:
     """Every rank's input, in rank order, in one output on every rank: joined along the first dimension, or stacked."""
     short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
-    short = getattr(short, "plain", None)
+    short = getattr(short, "_plain", None)
     done = NotImplemented if short is None else short._plain_all_gather(input_tensor, out=output_tensor, async_op=async_op)
     if done is not NotImplemented:
         return Work(done, (output_tensor,)) if async_op else None
@@ -119,8 +119,8 @@ def reduce_scatter_single(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, 
                           async_op: bool = False) -> Work | None:
     """The reduction of every rank's input, cut into one part a rank: joined along the first dimension, or stacked."""
     short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
-    short = getattr(short, "plain", None)
-    done = NotImplemented if short is None else short._plain_reduce_scatter(input, getattr(op, "plain", ""), out=output,
+    short = getattr(short, "_plain", None)
+    done = NotImplemented if short is None else short._plain_reduce_scatter(input, getattr(op, "_plain", ""), out=output,
                                                                            async_op=async_op)
     if done is not NotImplemented:
         return Work(done, (output,)) if async_op else None

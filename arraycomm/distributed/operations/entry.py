@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-current: Any = state  # for the fast path, current.default.plain._plain_all_reduce(...): `default` and `plain` may be None.
+current: Any = state  # for the fast path, current.default._plain._plain_all_reduce(...): `default` and `_plain` may be None.
 # Calls that the fast path refuses go to the slow path, which raises the exact error.
 _LEVEL = 4  # stack frames from world.member() to the caller of the function that calls entered()
 
@@ -31,7 +31,7 @@ _LEVEL = 4  # stack frames from world.member() to the caller of the function tha
 def entered(group: Any, what: str, level: int = _LEVEL) -> ProcessGroup | None:
     """The group of a call; None, after a warning, for ranks outside. Operations deferred by a coalescing manager run first."""
     pg = member(group, what, level)
-    if pg is not None and pg.collected and not pg.holds_all:
+    if pg is not None and pg._collected and not pg._holds_all:
         run_held(pg)
     return pg
 
@@ -80,16 +80,16 @@ class HeldWork:
 def begin(pg: ProcessGroup, held: Held, async_op: bool, *, together: bool = False) -> Work | None:
     """The call's return value, for an operation that has begun, or for one that the group defers. together: a coalescing
     manager defers it."""
-    if pg.collected is None or not (together or pg.holds_all):
+    if pg._collected is None or not (together or pg._holds_all):
         return ended(held.start(async_op=async_op), async_op, held.arrays, held.settle)
-    pg.collected.append(held)
+    pg._collected.append(held)
     work: Any = HeldWork() if async_op else None
     return work  # type: ignore[no-any-return]
 
 
 def run_held(pg: ProcessGroup, async_op: bool = False) -> Work | None:
     """Runs all deferred operations, in order."""
-    collected = pg.collected or []
+    collected = pg._collected or []
     waiting = list(collected)
     collected.clear()  # in place: a call with its own timeout uses a copy of the group, which shares this list
     return start_all(waiting, async_op)

@@ -88,7 +88,7 @@ def begin_each(view: ProcessGroup, what: str, calls: Sequence[Callable[[ProcessG
     Raises what the calls raise, and CollectiveMismatch where other ranks make fewer or more.
     """
     collected: list[Any] = []
-    view.hold(collected, everything=True)
+    view._hold(collected, everything=True)
     for call in calls:
         call(view)
     if what:
@@ -126,7 +126,7 @@ class Operations:
             return self._begin(where, *calls[0], timeout=timeout, **named)  # type: ignore[no-any-return]
         if any(getattr(x, "is_sparse", False) for args in calls for x in args):  # sparse tensors are exchanged in several steps
             raise TypeError("sparse tensors are reduced one at a time: call this for each of them")
-        if self.collected is not None:
+        if self._collected is not None:
             return [self._begin(where, *args, timeout=timeout, **named) for args in calls][0]  # type: ignore[no-any-return]
         def begin(args: tuple[Any, ...], view: Any) -> Any:
             return view._begin(where, *args, **named)

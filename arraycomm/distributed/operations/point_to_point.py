@@ -24,7 +24,7 @@ def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None,
          group_dst: int | None = None) -> None:
     """Sends an array; returns when it may be changed again. ValueError for this rank itself, and outside of the group."""
     if group is None and group_dst is None and dst is not None and packed(tensor) and not current.profiler._is_profiler_enabled:
-        short: Any = getattr(current.default, "rooted", None)
+        short: Any = getattr(current.default, "_rooted", None)
         if short is not None and dst != short.rank and short._plain_send(tensor, dst, tag) is not NotImplemented:
             return
     pg = resolve(group)
@@ -41,7 +41,7 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
     ValueError where only this rank itself could send and has not: isend() comes before.
     """
     if group is None and group_src is None and not current.profiler._is_profiler_enabled:
-        short: Any = getattr(current.default, "rooted", None)
+        short: Any = getattr(current.default, "_rooted", None)
         alone = short is None or src == short.rank or (src is None and short.size == 1)
         got = NotImplemented if alone else short._plain_recv(src, tag, out=tensor)
         if got is not NotImplemented:
@@ -74,7 +74,7 @@ def irecv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, 
 
 
 def _begun(pg: ProcessGroup, kind: type[Work], start: Callable[..., Any], tensor: Any) -> Work | None:
-    return begin(pg, Held(start, (tensor,)), True) if pg.holds_all else kind(start(async_op=True), (tensor,))
+    return begin(pg, Held(start, (tensor,)), True) if pg._holds_all else kind(start(async_op=True), (tensor,))
 
 
 def _rank(name: str, pg: ProcessGroup, rank: Any, group_rank: Any) -> int:

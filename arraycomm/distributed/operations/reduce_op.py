@@ -20,7 +20,7 @@ class ReduceOp:
     Attributes: op (the RedOpType), factor (of PREMUL_SUM; RuntimeError for the others).
     """
 
-    __slots__ = ("_factor", "op", "plain")
+    __slots__ = ("_factor", "op", "_plain")
 
     SUM: RedOpType
     AVG: RedOpType
@@ -32,12 +32,12 @@ class ReduceOp:
     BXOR: RedOpType
     PREMUL_SUM: RedOpType
     op: RedOpType
-    plain: str  # the core's name for the fast path; "", which the core refuses, if dtype or factor need a check first
+    _plain: str  # the core's name for the fast path; "", which the core refuses, if dtype or factor need a check first
 
     def __init__(self, op: RedOpType) -> None:
         if not isinstance(op, RedOpType):
             raise TypeError(f"ReduceOp() takes a member of ReduceOp.RedOpType, got {op!r}")
-        self.op, self.plain = op, op.plain
+        self.op, self._plain = op, op._plain
         self._factor: float | None = None
 
     @property
@@ -49,7 +49,7 @@ class ReduceOp:
         return self._factor
 
     @property
-    def core(self) -> str | CoreReduceOp:
+    def _core(self) -> str | CoreReduceOp:
         """The core's reduction. TypeError for PREMUL_SUM without a factor."""
         name = _NAMES[self.op.name]
         if name is not None:
@@ -88,7 +88,7 @@ class RedOpType(ReduceOp):
         self.name, self.value = list(_NAMES)[value], value
         self.op, self._factor = self, None
         # PRODUCT is not for complex numbers here, but it is in the core.
-        self.plain = "" if self.name == "PRODUCT" else _NAMES[self.name] or ""
+        self._plain = "" if self.name == "PRODUCT" else _NAMES[self.name] or ""
 
     def __int__(self) -> int:
         return self.value

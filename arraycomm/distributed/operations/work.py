@@ -122,7 +122,7 @@ class Work(Boxable):
 
     def get_future_result(self) -> Any:
         """A future of how it ended, as torch's WorkResult: 0 well, 1 a timeout, 2 any other error."""
-        return self._future(self.outcome)
+        return self._future(self._outcome)
 
     def _end(self, seconds: float | None) -> None:
         try:
@@ -140,7 +140,7 @@ class Work(Boxable):
                 self._settle()
                 self._settle = None  # last: a thread that reads None does not wait for the lock
 
-    def outcome(self) -> int:
+    def _outcome(self) -> int:
         """Waits for the end; how it ended, as torch's WorkResult."""
         try:
             self._end(None)

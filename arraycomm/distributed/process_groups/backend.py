@@ -46,7 +46,7 @@ class Backend(str):
                           MPI: ["cpu", "cuda"], FAKE: ["cpu", "cuda", "hpu", "xpu"]}
     backend_type_map = {UNDEFINED: BackendType.UNDEFINED, GLOO: BackendType.GLOO, NCCL: BackendType.NCCL,
                         XCCL: BackendType.XCCL, UCC: BackendType.UCC, MPI: BackendType.MPI, FAKE: BackendType.CUSTOM}
-    plugins: dict[str, Plugin] = {}  # by lower-case name
+    _plugins: dict[str, Plugin] = {}  # by lower-case name
 
     def __new__(cls, name: str) -> str:  # type: ignore[misc]
         if not isinstance(name, str):
@@ -66,7 +66,7 @@ class Backend(str):
         package's own and an unknown device type.
         """
         lower = name.lower()
-        if lower in cls.plugins:
+        if lower in cls._plugins:
             warnings.warn(f"backend {lower!r} is registered already and replaced", stacklevel=2)
         elif is_registered(lower):
             raise ValueError(f"backend {lower!r} is registered already, by arraycomm itself; choose another name")
@@ -79,7 +79,7 @@ class Backend(str):
         setattr(cls, name.upper(), lower)
         cls.backend_capability[lower] = served
         cls.backend_type_map[lower] = BackendType.CUSTOM
-        cls.plugins[lower] = Plugin(func, extended_api)
+        cls._plugins[lower] = Plugin(func, extended_api)
         for device in served:
             cls.default_device_backend_map.setdefault(device, lower)
 
@@ -92,7 +92,7 @@ class BackendConfig:
     """
 
     def __init__(self, backend: str) -> None:
-        self.asked = Backend(backend) != Backend.UNDEFINED
+        self._asked = Backend(backend) != Backend.UNDEFINED
         self.device_backend_map: dict[str, str] = _pairs(Backend(backend))
 
     def __repr__(self) -> str:
@@ -102,15 +102,15 @@ class BackendConfig:
         """Device types and the names of their backends."""
         return self.device_backend_map
 
-    def engines(self) -> dict[str, frozenset[int]]:
+    def _engines(self) -> dict[str, frozenset[int]]:
         """Their names in the core's registry, each with the DLPack types of the devices that are its own."""
         return registry.assign(self.device_backend_map, engine_name)
 
-    def spelled(self) -> str:
+    def _spelled(self) -> str:
         """What ranks compare: the same for all spellings that mean the same, as "gloo", "socket" and "cpu:gloo"."""
-        return registry.spelled(self.engines())
+        return registry.spelled(self._engines())
 
-    def names(self) -> list[str]:
+    def _names(self) -> list[str]:
         """The backends, each once."""
         return list(dict.fromkeys(self.device_backend_map.values()))
 
@@ -127,17 +127,17 @@ def _pairs(text: str) -> dict[str, str]:
 def registered() -> list[str]:
     """Names that something answers to, whether it can be used here or not."""
     torch_names = {engine: name for name, engine in _ENGINES.items()}
-    return [torch_names.get(engine, engine) for engine in registry.names()] + list(Backend.plugins)
+    return [torch_names.get(engine, engine) for engine in registry.names()] + list(Backend._plugins)
 
 
 def is_registered(name: str) -> bool:
     """Whether something answers to this name, whether it can be used here or not."""
-    return name in Backend.plugins or registry.known(engine_name(name))
+    return name in Backend._plugins or registry.known(engine_name(name))
 
 
 def why_unavailable(name: str) -> str | None:
     """None when groups can be made under this name here, otherwise one sentence."""
-    if name in Backend.plugins:
+    if name in Backend._plugins:
         return None
     engine = engine_name(name)
     if registry.known(engine):

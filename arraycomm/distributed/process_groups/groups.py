@@ -40,9 +40,9 @@ def get_world_size(group: Any = None) -> int:
 def get_group_rank(group: Any, global_rank: int) -> int:
     """The rank in `group` of a global rank. ValueError when it is not part of it."""
     found = _open(group)
-    if global_rank not in found.place:
+    if global_rank not in found._place:
         raise ValueError(f"Global rank {global_rank} is not part of group {found}, which has {list(found.ranks)}")
-    return found.place[global_rank]
+    return found._place[global_rank]
 
 
 def get_global_rank(group: Any, group_rank: int) -> int:
@@ -76,7 +76,7 @@ def get_backend(group: Any = None) -> str:
 
 def get_backend_config(group: Any = None) -> str:
     """The backend of each device type, as "cpu:gloo,cuda:gloo". ValueError outside of the group."""
-    return str(_open(group).config)
+    return str(_open(group)._config)
 
 
 def get_pg_count() -> int:
@@ -112,7 +112,7 @@ def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = No
     asked = world.backend if backend is None else Backend(backend)
     seconds, device = seconds_of(timeout, asked), devices.bound(device_id) or world.bound_device_id
     config = BackendConfig(asked)
-    for name in config.names():
+    for name in config._names():
         backends.check(name)
     if use_local_synchronization:
         if asked == Backend.MPI:
@@ -120,13 +120,13 @@ def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = No
         if world.rank() not in members:
             return None  # as in torch; where all ranks call it, ranks outside get NON_GROUP_MEMBER
     else:
-        agree(world, f"new_group of {members} over {config.spelled()}", seconds)
+        agree(world, f"new_group of {members} over {config._spelled()}", seconds)
     turn = _next_turn(members)
     name = f"{','.join(map(str, members))}#{turn}" if use_local_synchronization else state.next_name()
     if world.rank() in members:
         core = open_part(members, turn, config, seconds, pg_options)
-        group: Any = ProcessGroup.of(core, members, name=name, desc=group_desc, backend=asked, config=config,
-                                  meeting=world.meeting, bound_device_id=device)
+        group: Any = ProcessGroup._of(core, members, name=name, desc=group_desc, backend=asked, config=config,
+                                  meeting=world._meeting, bound_device_id=device)
         state.groups[name] = group
     else:
         state.outside, group = tuple(members), GroupMember.NON_GROUP_MEMBER
@@ -159,8 +159,8 @@ def agree(group: ProcessGroup, what: str, seconds: float) -> None:
     """
     end = time.monotonic() + seconds
     while group.size() > 1:
-        number = group.agreements
-        group.agreements += 1
+        number = group._agreements
+        group._agreements += 1
         try:
             return _agree(group, number, what, max(end - time.monotonic(), 0.001))
         except TooLate:  # the peers' next attempt has the next number
@@ -170,7 +170,7 @@ def agree(group: ProcessGroup, what: str, seconds: float) -> None:
 
 def _agree(group: ProcessGroup, number: int, what: str, seconds: float) -> None:
     store = _agreement(group, number)
-    gathering = Gathering(store, group.rank(), group.size(), group.meeting.secret, group.core.ranks)
+    gathering = Gathering(store, group.rank(), group.size(), group._meeting.secret, group.core.ranks)
     gathering.enter()
     try:
         about = f"what the ranks of group {group.group_name!r} ask for"
@@ -184,11 +184,11 @@ def _agree(group: ProcessGroup, number: int, what: str, seconds: float) -> None:
         gathering.fail(error)
         raise
     gathering.leave()
-    if group.rank() == 0 and number > 0 and group.meeting.store.lists_keys:  # all ranks have left the previous one
+    if group.rank() == 0 and number > 0 and group._meeting.store._lists_keys:  # all ranks have left the previous one
         before = _agreement(group, number - 1)
         before.delete_key("what")
         Gathering(before, 0, group.size()).forget(MEET)
 
 
 def _agreement(group: ProcessGroup, number: int) -> PrefixStore:
-    return PrefixStore(f"agree/{group.core.name}/{number}", group.meeting.store)
+    return PrefixStore(f"agree/{group.core.name}/{number}", group._meeting.store)

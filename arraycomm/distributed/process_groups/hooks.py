@@ -110,22 +110,22 @@ class Hooked:
     abort().
     """
 
-    hooks: Hooks | None = None
+    _hooks: Hooks | None = None
 
     def _register(self: Any, kind: str, hook_id: int, hook: Callable[..., Any]) -> None:
         if not hasattr(hook_id, "__index__"):
             raise TypeError(f"register_{kind}_hook: hook_id is an int, got {hook_id!r}")
         if not callable(hook):
             raise TypeError(f"register_{kind}_hook: the hook cannot be called, got {hook!r}")
-        if self.hooks is None:
-            self.hooks = Hooks()
-            self.watch(self.hooks)
-        setattr(self.hooks, kind, {**getattr(self.hooks, kind), int(hook_id): hook})  # copied: other threads may read it
+        if self._hooks is None:
+            self._hooks = Hooks()
+            self._watch(self._hooks)
+        setattr(self._hooks, kind, {**getattr(self._hooks, kind), int(hook_id): hook})  # copied: other threads may read it
 
     def _unregister(self, kind: str, hook_id: int) -> None:
-        if self.hooks is not None:
-            there = getattr(self.hooks, kind)
-            setattr(self.hooks, kind, {number: hook for number, hook in there.items() if number != hook_id})
+        if self._hooks is not None:
+            there = getattr(self._hooks, kind)
+            setattr(self._hooks, kind, {number: hook for number, hook in there.items() if number != hook_id})
 
     register_pre_hook = partialmethod(_register, "pre")
     register_post_hook = partialmethod(_register, "post")

@@ -33,7 +33,7 @@ def is_initialized() -> bool:
 def is_backend_available(backend: str) -> bool:
     """Whether groups can be made under this name here."""
     try:
-        names = BackendConfig(backend).names()
+        names = BackendConfig(backend)._names()
     except (ValueError, RuntimeError):
         return False
     return all(backends.why_unavailable(name) is None for name in names)
@@ -111,14 +111,14 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
     if store is not None and rank < 0:
         raise AssertionError("rank must be non-negative if using store")
     device = devices.bound(device_id)
-    for name in config.names():
+    for name in config._names():
         backends.check(name)
     alone = numbered(check_ranks(_ranks, sys.maxsize)) if _ranks else ""
     meeting = _meet(init_method, store, rank, world_size, seconds, f"world of {alone}" if alone else "world",
-                    config.spelled())
+                    config._spelled())
     core = open_world(meeting, config, seconds, pg_options, device)
     name = state.next_name() if not alone else f"{alone}#0"
-    state.default = ProcessGroup.of(core, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
+    state.default = ProcessGroup._of(core, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
                                  meeting=meeting, bound_device_id=device)
     state.groups[name] = state.default
     if os.environ.get("TORCH_DIST_INIT_BARRIER") == "1":

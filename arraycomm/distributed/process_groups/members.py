@@ -61,7 +61,7 @@ class Nobody(Absent):
 class Members:
     """A base class of ProcessGroup. base: the store for the rendezvous of reconfigure()."""
 
-    base: Store
+    _base: Store
     _handle = ""
 
     def merge_remote_group(self: Any, store: Store, size: int, timeout: timedelta = timedelta(seconds=1800),
@@ -107,15 +107,15 @@ class Members:
     def supports_reconfigure(self: Any) -> bool:
         """Whether reconfigure() can be called: where the engine of this package carries the operations. RuntimeError for groups
         of several backends."""
-        if len(self.config.engines()) > 1:
-            raise RuntimeError(f"reconfiguring is not for groups of multiple backends, as {self.config}")
+        if len(self._config._engines()) > 1:
+            raise RuntimeError(f"reconfiguring is not for groups of multiple backends, as {self._config}")
         return bool(self.core.backend == "socket")
 
     def get_reconfigure_handle(self: Any) -> str:
         """What stands for this process's end of the group in ReconfigureOptions.handles. The same for the group's life."""
         if not self.supports_reconfigure:
             raise RuntimeError(f"group {self.group_name!r} cannot be reconfigured: that needs arraycomm's own engine, not "
-                               f"{self.config}")
+                               f"{self._config}")
         if not self._handle:
             self._handle = f"{_HANDLE}:{os.urandom(16).hex()}"
         return str(self._handle)
@@ -131,11 +131,11 @@ class Members:
         """
         handles = self._checked(opts)
         uuid, mine = int(opts.uuid), self.get_reconfigure_handle()
-        if self.base.add(f"uuid/{uuid}/{mine}", 1) > 1:
+        if self._base.add(f"uuid/{uuid}/{mine}", 1) > 1:
             raise RuntimeError(f"reconfigure: uuid {uuid} is already used; take another one each time")
         timeout = opts.timeout or timedelta(seconds=self.core.timeout)
         end = time.monotonic() + timeout.total_seconds()
-        members = MemberList(PrefixStore(str(uuid), self.base), uuid, handles, mine, find())
+        members = MemberList(PrefixStore(str(uuid), self._base), uuid, handles, mine, find())
         members.meet(timeout.total_seconds())
         left = timedelta(seconds=max(end - time.monotonic(), 0.001))
         meeting = rendezvous(rank=handles.index(mine), world_size=len(handles), timeout=left, name="reconfigured",
@@ -163,22 +163,22 @@ class Members:
     def _made(self: Any, meeting: Rendezvous, seconds: float, name: str, desc: str | None) -> ProcessGroup:
         from .process_group import open_world
 
-        core = open_world(meeting, self.config, seconds, None, self.bound_device_id)
-        made: ProcessGroup = self.of(core, range(meeting.size), name=name, desc=desc, backend=self.backend,
-                                     config=self.config, meeting=meeting, bound_device_id=self.bound_device_id)
+        core = open_world(meeting, self._config, seconds, None, self.bound_device_id)
+        made: ProcessGroup = self._of(core, range(meeting.size), name=name, desc=desc, backend=self.backend,
+                                     config=self._config, meeting=meeting, bound_device_id=self.bound_device_id)
         return made
 
     def _become(self: Any, meeting: Rendezvous) -> None:
         """Replaces the members. The former core group is closed after the rendezvous of the new members, which do not need it."""
         from .process_group import open_world
 
-        core = open_world(meeting, self.config, self.core.timeout, None, self.bound_device_id)
-        former, closing = untimed(self.core), self.meeting.close
+        core = open_world(meeting, self._config, self.core.timeout, None, self.bound_device_id)
+        former, closing = untimed(self.core), self._meeting.close
         core._end_with(closing)  # the store stays until the last members leave
         if not isinstance(former, Nobody):
             former._end_with(None)
         former.close("reconfigure()")
-        self.install(core, range(meeting.size), meeting._replace(close=closing))
+        self._install(core, range(meeting.size), meeting._replace(close=closing))
 
 
 _WHOLE, _OVER = b"whole", b"over"
@@ -217,7 +217,7 @@ def _word(store: Store, key: str, before: int, come: int, size: int, end: float,
     if come >= size:
         return say(_WHOLE if come == size else _OVER)
     try:
-        return signed(secret, about, store.get_within(f"{key}/said", timedelta(seconds=max(end - time.monotonic(), 0.001))))
+        return signed(secret, about, store._get_within(f"{key}/said", timedelta(seconds=max(end - time.monotonic(), 0.001))))
     except BaseException as error:  # this group leaves the round
         word = say(_OVER)
         if not isinstance(error, DistStoreError):

@@ -66,12 +66,12 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
         unopened: Any = Unopened(check_rank(rank, size), size)
         self.core, self.ranks = unopened, tuple(range(unopened.size))
         self.group_name, self.group_desc, self.bound_device_id = "", "undefined", None
-        self.backend, self.config = Backend.UNDEFINED, BackendConfig(Backend.UNDEFINED)
-        self.watched = True  # disables the core group's fast path
-        self.hold(None)
+        self.backend, self._config = Backend.UNDEFINED, BackendConfig(Backend.UNDEFINED)
+        self._watched = True  # disables the core group's fast path
+        self._hold(None)
 
     @classmethod
-    def of(cls, core: Group, ranks: Sequence[int], *, name: str, desc: str | None, backend: str, config: BackendConfig,
+    def _of(cls, core: Group, ranks: Sequence[int], *, name: str, desc: str | None, backend: str, config: BackendConfig,
            meeting: Rendezvous, bound_device_id: Any = None, base: Store | None = None) -> ProcessGroup:
         """The handle of a core group; the program's own object if a program's class implements the group.
 
@@ -80,43 +80,43 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
         carrier = core._communicator if isinstance(core, Group) else None
         group = carrier.group if isinstance(carrier, DerivedCommunicator) else cls.__new__(cls)
         group.group_name, group.group_desc = name, desc or "undefined"
-        group.backend, group.config = backend, config
+        group.backend, group._config = backend, config
         group.bound_device_id = bound_device_id
-        group.base = PrefixStore("reconfigure", base or meeting.store)
-        group.install(core, ranks, meeting)
+        group._base = PrefixStore("reconfigure", base or meeting.store)
+        group._install(core, ranks, meeting)
         return group
 
-    def install(self, core: Group, ranks: Sequence[int], meeting: Rendezvous) -> None:
+    def _install(self, core: Group, ranks: Sequence[int], meeting: Rendezvous) -> None:
         """Sets the members."""
-        self.meeting = meeting
+        self._meeting = meeting
         self.core = core
         self.ranks = tuple(ranks)
-        self.place = {global_rank: rank for rank, global_rank in enumerate(self.ranks)}
-        self.agreements = self.splits = self.windows = 0  # counts, equal on all ranks of the group
-        self.monitored = -1, -1  # number of the last monitored_barrier()
-        self.passed = ""  # number of the last monitored_barrier() that all ranks passed: its keys are still in the store
+        self._place = {global_rank: rank for rank, global_rank in enumerate(self.ranks)}
+        self._agreements = self._splits = self._windows = 0  # counts, equal on all ranks of the group
+        self._monitored = -1, -1  # number of the last monitored_barrier()
+        self._passed = ""  # number of the last monitored_barrier() that all ranks passed: its keys are still in the store
         if self.size():
             debug.opened(self)
-        self.watched = isinstance(core, Watched)  # permanently: a trace or the DETAIL checks are attached
-        self.hold(None)
-        if self.hooks is not None:
-            self.hooks.failed = False
-            self.watch(self.hooks)
+        self._watched = isinstance(core, Watched)  # permanently: a trace or the DETAIL checks are attached
+        self._hold(None)
+        if self._hooks is not None:
+            self._hooks.failed = False
+            self._watch(self._hooks)
 
     def __repr__(self) -> str:
         return (f"<arraycomm.distributed.ProcessGroup {self.group_name!r} ({self.group_desc}): rank {self.rank()} of "
-                f"{self.size()}, {self.config}>")
+                f"{self.size()}, {self._config}>")
 
-    def hold(self, collected: list[Any] | None, *, everything: bool = False) -> None:
+    def _hold(self, collected: list[Any] | None, *, everything: bool = False) -> None:
         """collected: the list for a coalescing manager's deferred operations; None: calls run at once. everything: messages and
         collectives of all kinds are deferred.
 
         plain: the core group if calls can take the fast path (no watcher, nothing deferred), else None. rooted: the same if
         global ranks equal group ranks.
         """
-        self.collected, self.holds_all = collected, everything
-        self.plain: Any = self.core if collected is None and not self.watched else None
-        self.rooted: Any = self.plain if self.ranks == tuple(range(len(self.ranks))) else None
+        self._collected, self._holds_all = collected, everything
+        self._plain: Any = self.core if collected is None and not self._watched else None
+        self._rooted: Any = self._plain if self.ranks == tuple(range(len(self.ranks))) else None
 
     def rank(self) -> int:
         """This process's rank in the group."""
@@ -144,22 +144,22 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
             raise TypeError("set_timeout needs a datetime.timedelta, got None")
         timed: Any = Timed(self.core, seconds_of(timeout))
         self.core = timed
-        self.hold(self.collected)
+        self._hold(self._collected)
 
     def get_backend(self, device: Any) -> Group:
         """The core group that carries the operations on arrays of this device; set_timeout() does not change its timeout.
         ValueError where there is none."""
         kind = devices.type_of(device)
-        if kind not in self.config.device_backend_map:
-            raise DeviceError(f"No backend type associated with device type {kind}: group {self.group_name!r} has {self.config}")
+        if kind not in self._config.device_backend_map:
+            raise DeviceError(f"No backend type associated with device type {kind}: group {self.group_name!r} has {self._config}")
         return untimed(self.core)
 
-    def watch(self, watcher: Any) -> None:
+    def _watch(self, watcher: Any) -> None:
         """Tells a Watcher (arraycomm.core.diagnostics.watch) of all operations from now on."""
         if self.core.size:
             attach(untimed(self.core), watcher)
-        self.watched = True
-        self.hold(self.collected)
+        self._watched = True
+        self._hold(self._collected)
 
     @property
     def use_pg_for_symm_mem_rendezvous(self) -> bool:
@@ -182,8 +182,8 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
 
         if not self.supports_window:
             why = "; NCCL puts and signals (ncclPutSignal), and a window is read and reduced into as well"
-            raise RuntimeError(f"group {self.group_name!r} has no windows: they need arraycomm's own engine, not {self.config}"
-                               + (why if Backend.NCCL in self.config.names() else ""))
+            raise RuntimeError(f"group {self.group_name!r} has no windows: they need arraycomm's own engine, not {self._config}"
+                               + (why if Backend.NCCL in self._config._names() else ""))
         window = Window(self)
         if tensor is not None:
             window.tensor_register(tensor)
@@ -200,16 +200,16 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
         for. opts: for other backends than ours.
         """
         members = check_ranks(ranks, self.size())
-        config = self.config if device_types is None else self._config_of(device_types)
-        label = f"{numbered(members)}/{self.splits}"
-        self.splits += 1
+        config = self._config if device_types is None else self._config_of(device_types)
+        label = f"{numbered(members)}/{self._splits}"
+        self._splits += 1
         if self.rank() not in members:
             return None
         seconds = self.core.timeout if timeout is None else seconds_of(timeout)
         _announce_ignored(config, opts)
-        core = self.core.subgroup(members, label, timeout=seconds, backends=config.engines())
-        return ProcessGroup.of(core, [self.ranks[rank] for rank in members], name=group_name or f"{self.group_name}:{label}",
-                            desc=group_desc, backend=self.backend, config=config, meeting=self.meeting,
+        core = self.core.subgroup(members, label, timeout=seconds, backends=config._engines())
+        return ProcessGroup._of(core, [self.ranks[rank] for rank in members], name=group_name or f"{self.group_name}:{label}",
+                            desc=group_desc, backend=self.backend, config=config, meeting=self._meeting,
                             bound_device_id=self.bound_device_id)
 
     def _config_of(self, device_types: Sequence[Any]) -> BackendConfig:
@@ -218,7 +218,7 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
             raise ValueError("split_group: device_types is empty; pass None for all devices of this group")
         for kind in kinds:
             self.get_backend(kind)
-        return BackendConfig(",".join(f"{kind}:{self.config.device_backend_map[kind]}" for kind in kinds))
+        return BackendConfig(",".join(f"{kind}:{self._config.device_backend_map[kind]}" for kind in kinds))
 
     def shutdown(self) -> None:
         """Frees the connections. The group stays listed until destroy_process_group()."""
@@ -226,15 +226,15 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
 
     def abort(self) -> None:
         """Ends every operation under way, here and on the peers, after the abort hooks have run. Does not block."""
-        if self.hooks is not None:
-            self.hooks.run_abort()
+        if self._hooks is not None:
+            self._hooks.run_abort()
         self.core.abort("ProcessGroup.abort() was called")
 
     def get_group_store(self) -> PrefixStore:
         """A store of this group's own, in which its ranks can meet. ValueError when the world is closed."""
         if self.closed:
             raise ValueError(f"group {self.group_name!r} is closed, and its store with it")
-        return PrefixStore(f"group/{self.core.name}", self.meeting.store)
+        return PrefixStore(f"group/{self.core.name}", self._meeting.store)
 
 
 def check_rank(rank: Any, size: int) -> int:
@@ -295,22 +295,22 @@ def open_part(ranks: Sequence[int], turn: int, config: BackendConfig, timeout: f
     _announce_ignored(config, pg_options)
     label = f"{numbered(ranks)}#{turn}"
     if shares(parent, config, pg_options):
-        return parent.core.subgroup(ranks, label, timeout=timeout, backends=config.engines())  # type: ignore[no-any-return]
-    chosen, label = _chosen(config, pg_options, ranks, parent.bound_device_id), f"{config.spelled()} {label}"
+        return parent.core.subgroup(ranks, label, timeout=timeout, backends=config._engines())  # type: ignore[no-any-return]
+    chosen, label = _chosen(config, pg_options, ranks, parent.bound_device_id), f"{config._spelled()} {label}"
     with counted_in(parent.core.ranks, parent.core.name, [parent.core.ranks[rank] for rank in ranks]):
-        return open_group(parent.meeting.part(ranks, label), chosen, timeout, label)
+        return open_group(parent._meeting.part(ranks, label), chosen, timeout, label)
 
 
 def shares(parent: ProcessGroup, config: BackendConfig, pg_options: Any) -> bool:
     """Whether a group uses the parent's connections: if the parent has the same backends. A program's own backend, and NCCL with
     options, make a communicator for each group."""
-    own = set(Backend.plugins) if pg_options is None else {*Backend.plugins, Backend.NCCL}
-    return set(config.engines()) <= set(parent.config.engines()) - own
+    own = set(Backend._plugins) if pg_options is None else {*Backend._plugins, Backend.NCCL}
+    return set(config._engines()) <= set(parent._config._engines()) - own
 
 
 def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:
-    takers = [name for name in config.names() if name == Backend.NCCL or
-              (name in Backend.plugins and Backend.plugins[name].extended_api)]
+    takers = [name for name in config._names() if name == Backend.NCCL or
+              (name in Backend._plugins and Backend._plugins[name].extended_api)]
     if pg_options is not None and not takers:
         warnings.warn(f"{config} has no options of its own: pg_options is ignored", stacklevel=5)
     if Backend.NCCL in takers:
@@ -322,10 +322,10 @@ def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:
 def _chosen(config: BackendConfig, pg_options: Any, ranks: Sequence[int], device: Any) -> dict[Engine, frozenset[int]]:
     """As the core's registry.choose(). ranks: the global ones of the group."""
     def load(name: str) -> Engine:
-        plugin = Backend.plugins.get(name)
+        plugin = Backend._plugins.get(name)
         engine = PluginBackend(name, plugin, pg_options, ranks) if plugin else backends.engine_for(name)
         if name == Backend.NCCL:
-            nccl.configure(engine, pg_options, device, asked=config.asked)
+            nccl.configure(engine, pg_options, device, asked=config._asked)
         return engine
 
-    return {load(name): types for name, types in config.engines().items()}
+    return {load(name): types for name, types in config._engines().items()}

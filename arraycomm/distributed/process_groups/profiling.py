@@ -38,7 +38,7 @@ def follow(group: ProcessGroup, function: str) -> None:
     _given.function = function
     core = untimed(group.core)
     if not isinstance(core, Watched) or not any(isinstance(watcher, Labels) for watcher in core._watchers):
-        attach(core, Labels(core, group.config))
+        attach(core, Labels(core, group._config))
 
 
 class Labels(Watcher):
@@ -63,7 +63,7 @@ class Labels(Watcher):
         return told
 
     def _backend(self, call: Call) -> str:
-        there = self._config.names()
+        there = self._config._names()
         x = _array(call.parameters)
         if len(there) == 1 or x is None:
             return there[0]

@@ -101,12 +101,12 @@ def split_group(parent_pg: Any = None, split_ranks: Sequence[Sequence[int]] | No
     config = _part_of(parent, backend)
     seconds = seconds_of(timeout, parent.backend)
     agree(parent, f"split_group into {lists} over {config}", seconds)
-    parent.splits += 1
+    parent._splits += 1
     number = next((number for number, ranks in enumerate(lists) if parent.rank() in ranks), None)
     if number is None:
         return None
     return _open(parent, [parent.ranks[rank] for rank in lists[number]], config, seconds, pg_options, group_desc,
-                 f"{parent.group_name}:split:{parent.splits - 1}.{number}")
+                 f"{parent.group_name}:split:{parent._splits - 1}.{number}")
 
 
 def _checked_split(split_ranks: Sequence[Sequence[int]], size: int) -> list[list[int]]:
@@ -122,11 +122,11 @@ def _checked_split(split_ranks: Sequence[Sequence[int]], size: int) -> list[list
 
 def _part_of(parent: ProcessGroup, backend: str | None) -> BackendConfig:
     if backend is None:
-        return parent.config
-    wanted, there = BackendConfig(backend), parent.config.device_backend_map
+        return parent._config
+    wanted, there = BackendConfig(backend), parent._config.device_backend_map
     for device, name in wanted.device_backend_map.items():
         if there.get(device) != name:
-            raise ValueError(f"split_group: group {parent.group_name!r} has no {device}:{name}, it has {parent.config}")
+            raise ValueError(f"split_group: group {parent.group_name!r} has no {device}:{name}, it has {parent._config}")
     return wanted
 
 
@@ -135,8 +135,8 @@ def _open(parent: ProcessGroup, members: Sequence[int], config: BackendConfig, s
     world = default_group()
     with counted_in([world.core.ranks[rank] for rank in parent.ranks], parent.core.name):
         core = open_part(members, _next_turn(members), config, seconds, pg_options)
-    made = ProcessGroup.of(core, members, name=name, desc=desc, backend=str(config) if parent.config is not config else
-                        parent.backend, config=config, meeting=world.meeting, bound_device_id=parent.bound_device_id)
+    made = ProcessGroup._of(core, members, name=name, desc=desc, backend=str(config) if parent._config is not config else
+                        parent.backend, config=config, meeting=world._meeting, bound_device_id=parent.bound_device_id)
     state.groups[name] = made
     return made
 
@@ -160,12 +160,12 @@ def shrink_group(ranks_to_exclude: list[int], group: Any = None, shrink_flags: i
         raise ValueError(f"Invalid shrink_flags value: {shrink_flags}. Must be one of: SHRINK_DEFAULT (0) or SHRINK_ABORT (1)")
     old = resolve(group)
     remaining = _remaining(old, ranks_to_exclude)
-    for name in old.config.names():
+    for name in old._config._names():
         backends.check(name)
     if shrink_flags == SHRINK_ABORT:
         old.abort()
-    if shares(default_group(), old.config, pg_options):
-        _announce_ignored(old.config, pg_options)
+    if shares(default_group(), old._config, pg_options):
+        _announce_ignored(old._config, pg_options)
         core = untimed(old.core).shrink(exclude=[rank for rank in range(old.size()) if rank not in remaining],
                                         timeout=old.core.timeout)
         remaining = [old.core.ranks.index(rank) for rank in core.ranks]
@@ -191,7 +191,7 @@ def _of_its_own(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) ->
     """A core group of the remaining ranks that shares nothing with the old group."""
     world, members = default_group(), [old.ranks[rank] for rank in remaining]
     with counted_in([world.core.ranks[rank] for rank in old.ranks], old.core.name):
-        core = open_part(members, _next_turn(members), old.config, old.core.timeout, pg_options)
+        core = open_part(members, _next_turn(members), old._config, old.core.timeout, pg_options)
         try:
             core.barrier()  # if another rank has died, all ranks keep the old group and can retry from it
         except BaseException as error:
@@ -210,14 +210,14 @@ def _replaced(old: ProcessGroup, core: Group, remaining: Sequence[int]) -> Proce
         shrunk, count = [*state.shrunk, old], state.count
         state.clear()
         state.shrunk, state.count = shrunk, count
-        meeting = old.meeting.part(remaining, f"shrunk/{old.core.name}/{len(shrunk)}")
+        meeting = old._meeting.part(remaining, f"shrunk/{old.core.name}/{len(shrunk)}")
         name = state.next_name()
     else:
-        ranks, meeting = [old.ranks[rank] for rank in remaining], old.meeting
+        ranks, meeting = [old.ranks[rank] for rank in remaining], old._meeting
         del state.groups[old.group_name]
         name = f"{old.group_name}:shrunk"
-    made = state.groups[name] = ProcessGroup.of(core, ranks, name=name, desc=old.group_desc, backend=old.backend,
-                                                config=old.config, meeting=meeting, bound_device_id=old.bound_device_id)
+    made = state.groups[name] = ProcessGroup._of(core, ranks, name=name, desc=old.group_desc, backend=old.backend,
+                                                config=old._config, meeting=meeting, bound_device_id=old.bound_device_id)
     state.default = state.default or made
     if core.timeout != old.core.timeout:
         made.set_timeout(timedelta(seconds=old.core.timeout))

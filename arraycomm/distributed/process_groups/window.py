@@ -74,8 +74,8 @@ class Window:
         """
         if self._core is not None:
             raise RuntimeError("the window has a tensor: call tensor_deregister() first")
-        self._pg.windows += 1
-        self._core = CoreWindow(self._pg.core, tensor, f"window {self._pg.windows}", self._pg.core.timeout)
+        self._pg._windows += 1
+        self._core = CoreWindow(self._pg.core, tensor, f"window {self._pg._windows}", self._pg.core.timeout)
         self._tensor, self._kept = (tensor if owning else None), tensor
 
     def tensor_deregister(self) -> None:

@@ -3,20 +3,31 @@ over arraycomm. See docs/guide/jax.md.
 """
 
 from . import derivatives  # noqa: F401  (imported to register its rules)
-from .cpu_collectives import initialize as initialize
-from .errors import errors as errors
-from .jit import jit as jit
-from .operations import all_gather as all_gather
-from .operations import all_reduce as all_reduce
-from .operations import all_to_all as all_to_all
-from .operations import barrier as barrier
-from .operations import broadcast as broadcast
-from .operations import exscan as exscan
-from .operations import permute as permute
-from .operations import recv as recv
-from .operations import reduce as reduce
-from .operations import reduce_scatter as reduce_scatter
-from .operations import scan as scan
-from .operations import send as send
-from .replicate import replicate as replicate
-from .trees import all_reduce_tree as all_reduce_tree
+from .cpu_collectives import initialize
+from .errors import errors
+from .jit import jit
+from .operations import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    barrier,
+    broadcast,
+    exscan,
+    permute,
+    recv,
+    reduce,
+    reduce_scatter,
+    scan,
+    send,
+)
+from .replicate import replicate
+from .trees import all_reduce_tree
+
+__all__ = [
+    "all_gather", "all_reduce", "all_reduce_tree", "all_to_all", "barrier", "broadcast", "errors", "exscan", "initialize",
+    "jit", "permute", "recv", "reduce", "reduce_scatter", "replicate", "scan", "send",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("_"))})

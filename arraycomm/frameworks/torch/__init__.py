@@ -58,6 +58,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("_"))})
+
+
 def _create(options: Any, pg_options: Any) -> Any:
     from .create import create  # with the first group: `import torch` stays as it was
 

@@ -33,11 +33,11 @@ def create(options: Any, pg_options: Any) -> Any:
     functional.register()
     world = torch.distributed.group.WORLD
     if isinstance(world, ProcessGroup):
-        core, meeting = _part(world, options), world.facade.meeting
+        core, meeting = _part(world, options), world.facade._meeting
     else:
         core, meeting = _world(options.store, options.group_rank, options.group_size, options.timeout)
     ranks = options.global_ranks_in_group or range(options.group_size)
-    group = FacadeGroup.of(core, ranks, name=options.group_id, desc=None, backend="arraycomm",
+    group = FacadeGroup._of(core, ranks, name=options.group_id, desc=None, backend="arraycomm",
                         config=BackendConfig("cpu:gloo"), meeting=meeting)
     return kind(group, options.store)
 

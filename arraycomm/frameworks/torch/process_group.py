@@ -136,7 +136,7 @@ class ProcessGroup(dist.ProcessGroup):
         """The fast path: a plain call goes directly to the core's method, and any other call takes the slow path."""
         opts: Any = given[0] if len(given) == 1 and not named else None
         if type(opts) is dist.AllreduceOptions and not torch.autograd.profiler._is_profiler_enabled:
-            async_op, limit, short = opts.asyncOp, opts.timeout, self.facade.plain
+            async_op, limit, short = opts.asyncOp, opts.timeout, self.facade._plain
             pending = NotImplemented
             if short is not None and len(tensors) == 1:
                 pending = short._plain_all_reduce(tensors[0], _OPS.get(opts.reduceOp.op, ""), out=tensors[0], async_op=async_op,

@@ -80,7 +80,7 @@ class Work(torch.distributed.Work):
 
     def get_future_result(self) -> torch.futures.Future[Any]:
         """Of how it ended, as torch's WorkResult: 0 well, 1 a timeout, 2 any other error."""
-        return self._futures.of(self._work.outcome)
+        return self._futures.of(self._work._outcome)
 
 
 def _passed_on(name: str) -> Callable[[Work], Any]:

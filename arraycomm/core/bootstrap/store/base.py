@@ -16,7 +16,7 @@ class Store(abc.ABC):
     of another type. Safe to use from several threads.
     """
 
-    lists_keys = True  # on every server that it may meet
+    _lists_keys = True  # on every server that it may meet
 
     def __init__(self, timeout: timedelta | None = None) -> None:
         self.timeout = timeout if timeout is not None else timedelta(seconds=300)
@@ -85,12 +85,12 @@ class Store(abc.ABC):
         """What it is called in messages: where it is served, or its path."""
         return type(self).__name__
 
-    def get_within(self, key: str, timeout: timedelta) -> bytes:
+    def _get_within(self, key: str, timeout: timedelta) -> bytes:
         """get() with a timeout of its own."""
         self.wait([key], timeout)
         return self.get(key)
 
-    def will(self, name: str, entries: Mapping[str, str]) -> bool:
+    def _will(self, name: str, entries: Mapping[str, str]) -> bool:
         """What the store is to write, where the keys are missing then, if this process ends: its last will.
 
         It also does so when the connection breaks or is closed. Without entries the will of that name is withdrawn.

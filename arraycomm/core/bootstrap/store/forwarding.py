@@ -37,8 +37,8 @@ class ForwardingStore(Store):
     def get(self, key: str) -> bytes:
         return self._inner.get(self._key(key))
 
-    def get_within(self, key: str, timeout: timedelta) -> bytes:
-        return self._inner.get_within(self._key(key), timeout)
+    def _get_within(self, key: str, timeout: timedelta) -> bytes:
+        return self._inner._get_within(self._key(key), timeout)
 
     def add(self, key: str, amount: int) -> int:
         return self._inner.add(self._key(key), amount)
@@ -80,14 +80,14 @@ class ForwardingStore(Store):
         self._inner.barrier(self._key(key), world_size, timeout)
 
     @property
-    def lists_keys(self) -> bool:  # type: ignore[override]
-        return self._inner.lists_keys
+    def _lists_keys(self) -> bool:  # type: ignore[override]
+        return self._inner._lists_keys
 
     def list_keys(self) -> list[str]:
         return self._inner.list_keys()
 
-    def will(self, name: str, entries: Mapping[str, str]) -> bool:
-        return self._inner.will(self._key(name), {self._key(key): value for key, value in entries.items()})
+    def _will(self, name: str, entries: Mapping[str, str]) -> bool:
+        return self._inner._will(self._key(name), {self._key(key): value for key, value in entries.items()})
 
     def has_extended_api(self) -> bool:
         return self._inner.has_extended_api()
@@ -106,7 +106,7 @@ class PrefixStore(ForwardingStore):
         if not isinstance(prefix, str) or not isinstance(store, Store):
             wrong = ValueError if store is None else TypeError  # the exceptions that torch raises
             raise wrong(f"PrefixStore needs a str and a Store, got {type(prefix).__name__} and {type(store).__name__}")
-        self.prefix = prefix
+        self._prefix = prefix
         self._inner = store
 
     @property
@@ -116,15 +116,15 @@ class PrefixStore(ForwardingStore):
     def _key(self, key: str) -> str:
         if not isinstance(key, str):
             raise TypeError(f"a key must be str, got {type(key).__name__}")
-        return f"{self.prefix}/{key}"
+        return f"{self._prefix}/{key}"
 
     def _keys(self, keys: Sequence[str]) -> list[str]:
         return [self._key(key) for key in key_list(keys)]
 
     def list_keys(self) -> list[str]:
         """The keys under this prefix, without it."""
-        start = f"{self.prefix}/"
+        start = f"{self._prefix}/"
         return [key[len(start):] for key in self._inner.list_keys() if key.startswith(start)]
 
     def clone(self) -> PrefixStore:
-        return type(self)(self.prefix, self._inner.clone())
+        return type(self)(self._prefix, self._inner.clone())

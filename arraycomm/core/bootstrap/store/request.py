@@ -37,7 +37,7 @@ class RequestStore(Store):
     def get(self, key: str) -> bytes:
         return self._wait_call(Op.AWAIT_VALUES, [key])[0]
 
-    def get_within(self, key: str, timeout: timedelta) -> bytes:
+    def _get_within(self, key: str, timeout: timedelta) -> bytes:
         return self._wait_call(Op.AWAIT_VALUES, [key], duration(timeout))[0]
 
     def add(self, key: str, amount: int) -> int:

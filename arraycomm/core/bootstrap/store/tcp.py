@@ -119,7 +119,7 @@ class TCPStore(RemoteStore):
     def _came(self, more: int) -> int:
         return int(self._now(Op.ADD, WORKERS, more)[0])
 
-    def will(self, name: str, entries: Mapping[str, str]) -> bool:
+    def _will(self, name: str, entries: Mapping[str, str]) -> bool:
         fields = [key_bytes(name), b""]
         for key, value in entries.items():
             fields += key_bytes(key), value_bytes(value)

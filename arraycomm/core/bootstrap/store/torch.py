@@ -60,7 +60,7 @@ class TorchStore(RemoteStore):
     """
 
     _called, _tells = "torch store at", False
-    lists_keys = False  # older servers close the connection on this request
+    _lists_keys = False  # older servers close the connection on this request
 
     def __init__(self, host: str, port: int, timeout: timedelta = timedelta(seconds=300), *,
                  counts: bool = False) -> None:
