@@ -1,6 +1,7 @@
 """The page's contents, written into a folder periodically: for users who look only after the job has ended.
 
-Files are named as those of torch's debug server, stacks_20261128_101500.txt and so on, and appear atomically.
+Files are named as those of torch's debug server, stacks_20261128_101500.txt and so on, and appear atomically. The metrics are one
+file, arraycomm.prom, for the text file collector of node_exporter.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .server import Server
 
 NAMES = ("stacks", "fr_trace")  # torch's, in the order in which they are written
+KNOWN = (*NAMES, "metrics")
 
 
 def check(folder: Any, interval: Any, enabled: Any) -> dict[str, Any] | None:
@@ -30,13 +32,13 @@ def check(folder: Any, interval: Any, enabled: Any) -> dict[str, Any] | None:
     if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval <= threading.TIMEOUT_MAX:
         raise ValueError(f"start_debug_server() takes a dump_interval in seconds above 0, got {interval!r}")
     if enabled is not None and (isinstance(enabled, str) or not isinstance(enabled, Collection)):
-        raise TypeError(f"start_debug_server() takes a set of names as enabled_dumps, of {', '.join(NAMES)}; got {enabled!r}")
-    unknown = sorted(repr(name) for name in enabled or () if name not in NAMES)
+        raise TypeError(f"start_debug_server() takes a set of names as enabled_dumps, of {', '.join(KNOWN)}; got {enabled!r}")
+    unknown = sorted(repr(name) for name in enabled or () if name not in KNOWN)
     if unknown:
-        raise ValueError(f"start_debug_server() writes the dumps {', '.join(NAMES)}; enabled_dumps has {', '.join(unknown)}")
+        raise ValueError(f"start_debug_server() writes the dumps {', '.join(KNOWN)}; enabled_dumps has {', '.join(unknown)}")
     if folder is None:
         return None
-    names = [name for name in NAMES if enabled is None or name in enabled]
+    names = [name for name in KNOWN if name in (NAMES if enabled is None else enabled)]
     return {"folder": os.path.abspath(os.fsdecode(folder)), "interval": interval, "names": names}
 
 
@@ -46,7 +48,7 @@ class Dumps:
     def __init__(self, server: Server, orders: dict[str, Any], limit: float) -> None:
         self._server, self._limit = server, limit
         self._folder, self._interval = Path(orders["folder"]), orders["interval"]
-        known: dict[str, Callable[[], str]] = {"stacks": self._stacks, "fr_trace": self._records}
+        known: dict[str, Callable[[], str]] = {"stacks": self._stacks, "fr_trace": self._records, "metrics": server.metrics}
         self._kinds = {name: known[name] for name in orders["names"]}
         self._folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=self._folder).close()
@@ -70,7 +72,9 @@ class Dumps:
         made, path = tempfile.mkstemp(dir=self._folder, prefix=".")
         with open(made, "w", encoding="utf-8") as file:
             file.write(text)
-        os.replace(path, self._folder / time.strftime(f"{name}_%Y%m%d_%H%M%S.txt"))
+        if name == "metrics":
+            os.chmod(path, 0o644)  # node_exporter has a user of its own
+        os.replace(path, self._folder / ("arraycomm.prom" if name == "metrics" else time.strftime(f"{name}_%Y%m%d_%H%M%S.txt")))
 
     def _stacks(self) -> str:
         return "\n".join(f"=== Rank {rank} ===\n{text}" for rank, text in self._server.stacks().items())

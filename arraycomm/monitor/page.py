@@ -19,6 +19,7 @@ import sys
 import weakref
 from collections.abc import Collection
 
+from arraycomm.core.base import settings
 from arraycomm.core.base.errors import DistBackendError, DistNetworkError
 from arraycomm.core.base.log import log
 from arraycomm.core.base.typed import Any
@@ -41,14 +42,17 @@ def start_debug_server(group: Group, port: int = 0, *, timeout: float = 5.0, dum
                        dump_interval: float = 60.0, enabled_dumps: Collection[str] | None = None) -> DebugServer:
     """Records what the ranks of a world do and serves a page that shows it. Collective: all ranks of `group` call it.
 
-    port: where rank 0 serves it, on 127.0.0.1 only; 0 takes a free one. The address with its token is the result's `url` on
-    rank 0, and is logged there. timeout: seconds that the page waits for stacks of ranks that do not answer.
+    port: where rank 0 serves it, on 127.0.0.1 or ARRAYCOMM_DEBUG_ADDRESS; 0 takes a free one. The address with its token is the
+    result's `url` on rank 0, and is logged there, without a token that ARRAYCOMM_DEBUG_TOKEN gave.
+    timeout: seconds that the page waits for stacks of ranks that do not answer.
     dump_dir: a folder of rank 0's host, made where it is missing, into which the page's contents are written every
-    dump_interval seconds: "stacks" (text) and "fr_trace" (JSON, as /state), or those of them that enabled_dumps names.
+    dump_interval seconds: "stacks" (text) and "fr_trace" (JSON, as /state), or those that enabled_dumps names, of these and
+    "metrics": arraycomm.prom, for the text file collector of Prometheus' node_exporter.
 
     Groups split from this one are shown too. It ends with close(), or when all ranks have closed the group or ended.
     Raises TypeError and ValueError for wrong arguments, and on all ranks DistBackendError when one of them cannot start its
-    part: the port is taken, say, or ranks on several hosts have no secret (SECURITY.md).
+    part: the port is taken, say, or ranks on several hosts have no secret, or a page beyond loopback has no token of yours
+    (SECURITY.md).
     """
     if not isinstance(group, Group):
         raise TypeError(f"start_debug_server() takes a Group, as arraycomm.init() gives it; got {type(group).__name__}")
@@ -104,9 +108,10 @@ class DebugServer:
         host = loopback_address() if len({name for name, _ in hosts}) == 1 else hosts[0][1]  # rank 0's where they don't share one
         orders = {"rank": group.rank, "size": group.size, "world": group.name, "pid": os.getpid(), "host": host}
         if group.rank == 0:
-            token = secrets.token_urlsafe(16)
+            chosen = settings.get("ARRAYCOMM_DEBUG_TOKEN")
+            token, here = chosen or secrets.token_urlsafe(16), settings.get("ARRAYCOMM_DEBUG_ADDRESS") or loopback_address()
             told = self._ask({**orders, "job": secrets.token_hex(16), "store_port": 0, "port": port, "token": token,
-                              "timeout": timeout, "dumps": dumped})
+                              "address": here, "chosen": bool(chosen), "timeout": timeout, "dumps": dumped})
             group.broadcast_object({name: told[name] for name in ("error", "store_port", "job") if name in told})
         else:
             told = group.broadcast_object(None)
@@ -116,9 +121,9 @@ class DebugServer:
         if errors:
             raise DistBackendError(f"the debug server of group {group.name!r} cannot be started: {errors[0]}")
         if group.rank == 0:
-            here = loopback_address()
-            self.url = f"http://{f'[{here}]' if ':' in here else here}:{told['port']}/?token={token}"
-            log().warning("the debug page of group %r is at %s", group.name, self.url)
+            page = f"http://{f'[{here}]' if ':' in here else here}:{told['port']}/"
+            self.url = f"{page}?token={token}"
+            log().warning("the debug page of group %r is at %s", group.name, page if chosen else self.url)
 
     def _ask(self, orders: dict[str, Any]) -> dict[str, Any]:
         """Starts this rank's agent process; returns its reply, with the configuration that the other ranks need too.

@@ -1,8 +1,9 @@
-"""The page's server: collects the ranks' reports and serves them on loopback, to clients with the token.
+"""The page's server: collects the ranks' reports and serves them to clients with the token.
 
-Any other page in the user's browser could send requests here, so: one address (127.0.0.1, or ::1 on a host that has only IPv6),
-the token in every request (compared in constant time), a check that Host names this machine (against DNS rebinding), no CORS
-permission for other origins, and a Content-Security-Policy by which the page loads from, and sends to, this server only.
+Any other page in the user's browser could send requests here, so: one address (ARRAYCOMM_DEBUG_ADDRESS, else 127.0.0.1, or ::1 on
+a host that has only IPv6), the token in every request (compared in constant time), a check that Host names this address (against
+DNS rebinding), no CORS permission for other origins, and a Content-Security-Policy by which the page loads from, and sends to,
+this server only.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from arraycomm.core.base.errors import DistError
 from arraycomm.core.base.typed import Any
-from arraycomm.core.bootstrap.address import loopback_address
+from arraycomm.core.bootstrap.address import means_loopback
 from arraycomm.core.bootstrap.store import TCPStore
 
 from .board import FIELDS, INTERVAL, STACKS, WATCHED, Report, no_stacks
@@ -32,8 +33,9 @@ from .verdict import SILENCE, judge
 _Kind = TypeVar("_Kind")
 
 _PAGE = Path(__file__).with_name("page.html")
-_HOSTS = {"127.0.0.1", "localhost", "[::1]"}  # any port: an ssh tunnel has its own at this end
+_HOSTS = ("127.0.0.1", "localhost", "::1")  # any port: an ssh tunnel has its own at this end
 _LONGEST = 4 << 20  # characters; the longest report of a rank
+_TOKEN = 16  # characters
 _POLL = 0.05
 _SILENT = 3 * SILENCE  # s without a report, after which this process stops waiting for a rank's end
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
@@ -50,7 +52,10 @@ class Server:
         self._reports: dict[int, tuple[Report, float]] = {}
         self._unreadable: set[int] = set()  # ranks whose last report was malformed
         self._since = time.monotonic()
-        self._http = _http(orders["port"], type("Handler", (_Handler,), {"job": self}))
+        if len(self.token) < _TOKEN or not (orders["chosen"] or means_loopback(orders["address"])):
+            raise ValueError(f"a debug page at {orders['address']} needs ARRAYCOMM_DEBUG_TOKEN, of {_TOKEN} characters or more")
+        self.address = orders["address"]
+        self._http = _http(self.address, orders["port"], type("Handler", (_Handler,), {"job": self}))
         self.port = self._http.server_address[1]
         self._ended = threading.Event()
         if orders.get("dumps"):
@@ -163,9 +168,7 @@ def _report(rank: int, text: str, size: int) -> Report | None:
     return report
 
 
-def _http(port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
-    host = loopback_address()
-
+def _http(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
     class Http(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
@@ -204,8 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
         """The requested path; None if the request was refused."""
         address = urlsplit(self.path)
         host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        if host not in _HOSTS:
-            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "this server is called 127.0.0.1 or localhost")
+        if host.strip("[]") not in (*_HOSTS, self.job.address):
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, f"this server is called localhost or {self.job.address}")
             return None
         given = parse_qs(address.query).get("token", [""])[0] or self.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self.job.token.encode()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 import arraycomm
+from arraycomm.core.bootstrap.address import outside_address
 from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.debug import start_debug_server
 from arraycomm.monitor import page
@@ -139,9 +141,51 @@ def test_what_cannot_be_started_is_said_on_all_ranks() -> None:
         assert type(group) is arraycomm.Group
 
 
+TOKEN = "a token of a user's"
+
+
+def test_another_address_needs_a_token(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        address = outside_address()
+    except arraycomm.DistError:
+        pytest.skip("this host has no address but loopback")
+    monkeypatch.setenv("ARRAYCOMM_DEBUG_ADDRESS", address)
+    with arraycomm.init() as group:
+        for token in ("", TOKEN[:15]):
+            monkeypatch.setenv("ARRAYCOMM_DEBUG_TOKEN", token)
+            with pytest.raises(arraycomm.DistBackendError, match=f"{address} needs ARRAYCOMM_DEBUG_TOKEN, of 16 characters"):
+                start_debug_server(group)
+        monkeypatch.setenv("ARRAYCOMM_DEBUG_TOKEN", TOKEN)
+        with start_debug_server(group) as server:
+            assert server.url is not None and server.url.startswith(f"http://{address}:")
+            page = server.url.partition("?")[0]
+            assert refused(f"{page}metrics") == 403 and refused(f"{page}metrics", Authorization=f"Bearer {TOKEN}") == 200
+            assert refused(f"{page}metrics", Host="evil.example", Authorization=f"Bearer {TOKEN}") == 421
+    logged = [record.getMessage() for record in caplog.records if "debug page" in record.getMessage()]
+    assert len(logged) == 1 and page in logged[0] and TOKEN not in logged[0]
+
+
+def test_the_file_for_node_exporter(tmp_path: Path) -> None:
+    """It is whole whenever it is read, and its reader has another user."""
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
+    path = tmp_path / "arraycomm.prom"
+
+    def told(count: int) -> bool:
+        return path.exists() and f'operation="barrier"}} {count}\n' in path.read_text()
+
+    with arraycomm.init() as group, start_debug_server(group, dump_dir=tmp_path, dump_interval=0.01, enabled_dumps={"metrics"}):
+        for count in (1, 2):
+            group.barrier()
+            until(functools.partial(told, count))
+            families = {family.name: family for family in parser.text_string_to_metric_families(path.read_text())}
+            assert families["arraycomm_operations"].samples[0].value == count and path.stat().st_mode & 0o777 == 0o644
+    assert not [*tmp_path.glob("*.txt")]
+
+
 def _alone(size: int) -> tuple[HashStore, Server]:
     store: Any = HashStore()
-    return store, Server(store, {"size": size, "world": "world", "token": "t", "timeout": 1.0, "port": 0})
+    return store, Server(store, {"size": size, "world": "world", "token": "t" * 16, "timeout": 1.0, "port": 0,
+                          "address": "127.0.0.1", "chosen": False})
 
 
 _REPORT = {"rank": 0, "count": 1, "time": 0.0, "host": "h", "pid": 1, "ended": "closed", "process": {}, "groups": [], "open": [],

@@ -226,7 +226,7 @@ def test_the_debug_server_of_the_default_group(tmp_path: Path) -> None:
             with pytest.raises(ValueError, match=next(iter(wrong)).removeprefix("fetch_")):
                 debug.start_debug_server(port=0, **wrong)
         for names in ({"tcpstore"}, {"stacks", 1}):
-            with pytest.raises(ValueError, match="stacks, fr_trace; enabled_dumps has"):
+            with pytest.raises(ValueError, match="stacks, fr_trace, metrics; enabled_dumps has"):
                 debug.start_debug_server(port=0, dump_dir=str(tmp_path), enabled_dumps=names)
         with pytest.raises(TypeError, match="set of names"):
             debug.start_debug_server(port=0, dump_dir=str(tmp_path), enabled_dumps="stacks")

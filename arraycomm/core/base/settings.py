@@ -68,6 +68,9 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_ALLOW_PICKLE", "0", "1: object collectives of arraycomm.distributed may pickle; set it on all ranks "
                 "or on none, and only if every rank may run code in every other",
                 ranks="equal; compared by object collectives", flag=True),
+        Setting("ARRAYCOMM_DEBUG_ADDRESS", "", "the numeric address of rank 0's host at which the debug page is served; empty: "
+                "loopback. Others than loopback need the token below; see docs/guide/debug.md"),
+        Setting("ARRAYCOMM_DEBUG_TOKEN", "", "the debug page's token, 16 characters or more; empty: a new random one"),
         Setting("ARRAYCOMM_TRACE", "", "a folder to which ranks write their operations; `python -m arraycomm.trace` merges them",
                 ranks="set on all, to any folder, or on none; compared when a world is opened"),
         Setting("ARRAYCOMM_STORE", "", "launcher@ADDRESS:PORT: the launcher serves the store there; set by our launcher",
