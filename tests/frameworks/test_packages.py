@@ -18,7 +18,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ALL = bool(os.environ.get("ARRAYCOMM_TEST_PROGRAMS"))
-LIGHT = ("ignite_run",)  # whose ranks end with equal parameters; not beside gloo, where not all are run
+LIGHT = ("ignite_run", "accelerated", "lightning_fit")  # their ranks end with equal tensors; where not all run, not beside gloo
 # Programs, and the package that each needs. Those of GLOO_ONLY accept no other name.
 TORCH = {"ddp": "torch", "fsdp2": "torch", "metrics": "torchmetrics", "lightning_fit": "lightning", "private": "opacus",
          "graphs": "torch_geometric", "accelerated": "accelerate", "trainer": "transformers", "ignite_run": "ignite",
@@ -55,10 +55,10 @@ def test_torch(program: str, tmp_path: Path) -> None:
     import torch
 
     ways = {"gloo": {"BACKEND": "gloo"}, "as-gloo": {"BACKEND": "gloo", "ARRAYCOMM_TORCH_AS": "gloo"}}
-    if not ALL:
-        del ways["gloo"]
-    elif program not in GLOO_ONLY:
+    if program not in GLOO_ONLY:
         ways["by-name"] = {"BACKEND": "arraycomm"}
+    if not ALL:
+        ways = dict([*ways.items()][-1:])
     saved: dict[str, list[Any]] = {}
     for way, environ in ways.items():
         folder = tmp_path / way

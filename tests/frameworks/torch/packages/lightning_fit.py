@@ -24,7 +24,8 @@ class Model(lightning.LightningModule):
         x, y = batch
         out = self.network(x)
         loss = nn.functional.cross_entropy(out, y)
-        self.log("accuracy", self.accuracy(out, y), on_epoch=True)
+        self.accuracy(out, y)
+        self.log("accuracy", self.accuracy, on_step=False, on_epoch=True)
         self.log("loss", loss, sync_dist=True)
         return loss
 
