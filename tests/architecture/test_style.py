@@ -93,7 +93,8 @@ def test_no_loose_ends() -> None:
 
 def test_documents_name_files_that_are_there() -> None:
     """Paths, however short: `core/native/reader/view.c`, `link/tcp.c`."""
-    files = [*python_files(), *c_files(), *c_tests(), *(ROOT / "examples").iterdir(), *(ROOT / "arraycomm").glob("*/*.*")]
+    files = [*python_files(), *c_files(), *c_tests(), *(ROOT / "examples").iterdir(), *(ROOT / "arraycomm").glob("*/*.*"),
+             *(ROOT / "docs/guide/recipes").iterdir()]
     paths = "\n".join(f"/{path.relative_to(ROOT)}" for path in files) + "\n"
     pages = [page for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!l]*/*.md")] if page.name != "CHANGELOG.md"]
     named = [(page.name, path) for page in pages
