@@ -193,14 +193,14 @@ def other_device(context: Context) -> None:
 
 
 def _alive() -> tuple[int, ...]:
-    """Streams, events, blocks of device memory and of pinned memory that no pool has."""
+    """Streams, events, blocks of pinned memory that no pool has."""
     gc.collect()
     give_back()
-    memory, handles = (ctypes.c_long * 3)(), (ctypes.c_long * 2)()
+    memory, handles = (ctypes.c_long * 2)(), (ctypes.c_long * 2)()
     arrays.cuda().tell("standin_memory", memory)
     arrays.cuda().tell("standin_alive", handles)
     pooled = sum(len(free) for pool in staged._pools for free in pool._free.values())
-    return (*handles, memory[1], memory[2] - pooled)
+    return (*handles, memory[1] - pooled)
 
 
 def _empty_pools() -> None:

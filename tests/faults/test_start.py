@@ -64,7 +64,7 @@ def test_control_c_while_the_ranks_gather(job: Jobs) -> None:
     _told(ranks, [0, 2], 1, "KeyboardInterrupt", since)
 
 
-@pytest.mark.parametrize("name, value", [("ARRAYCOMM_SOCKET_CONNECTIONS", "65"), ("ARRAYCOMM_CUDA_IPC", "maybe")])
+@pytest.mark.parametrize("name, value", [("ARRAYCOMM_SOCKET_CONNECTIONS", "65"), ("ARRAYCOMM_TORCH_STORE", "maybe")])
 def test_exception_before_the_ranks_connect(job: Jobs, transport: str, name: str, value: str) -> None:
     """A setting that only one rank has wrong: a number, or a switch."""
     def wrong(rank: int) -> dict[str, str]:

@@ -19,7 +19,7 @@ from arraycomm.backends.nccl.library import library
 from arraycomm.core.gpu.runtime import runtime, unavailable
 from arraycomm.core.interface import registry
 
-from . import faults, frameworks, kernels, overhead, programs, staged, sums, training
+from . import faults, frameworks, overhead, programs, staged, sums, training
 
 NOT_HERE = 3
 COUNTS, FEW = (1, 7, 1024, 1_000_003), (7, 1024)
@@ -80,10 +80,10 @@ def facade(ranks: int, framework: str) -> None:
 
 PARTS: dict[str, Callable[[int, str], None]] = {
     "machine": machine, "operations": operations, "facade": facade, "symmetric": symmetric, "compiled": compiled,
-    "overhead": overhead.compare, "kernels": kernels.start, "staged": staged.compare, "faults": faults.start,
+    "overhead": overhead.compare, "staged": staged.compare, "faults": faults.start,
     "sums": sums.start, "training": training.start}
-BACKENDS = {"kernels": "socket", "staged": "socket"}  # of the others: nccl
-NEEDS = {"training": ("torch", "msgpack"), "kernels": ("ml_dtypes",)}  # beside a library of arrays
+BACKENDS = {"staged": "socket"}  # of the others: nccl
+NEEDS = {"training": ("torch", "msgpack")}  # beside a library of arrays
 
 
 def missing(part: str, framework: str) -> str | None:

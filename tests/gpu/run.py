@@ -33,7 +33,6 @@ SECONDS = 480  # for all parts
 # Name, arguments of tests.gpu.parts, time limit in seconds; what matters most, and is the likeliest to work, first.
 PARTS: list[tuple[str, list[str], int]] = [
     ("machine", ["machine"], 60),
-    ("reductions on the device", ["kernels"], 60),
     ("what a call costs: all_reduce in place on 1 rank, where NCCL has nothing to do", ["overhead", "1", "torch"], 110),
     ("operations of torch, 1 rank", ["operations", "1", "torch"], 60),
     ("operations of torch, 2 ranks", ["operations", "2", "torch"], 90),

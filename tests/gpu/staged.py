@@ -5,17 +5,14 @@ The copies are timed on all ranks at once, as the operations are: ranks that sha
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, cast
 
 import numpy as np
 
 import arraycomm
 from arraycomm.core.arrays.dlpack import resolve
-from arraycomm.core.arrays.types import DeviceType
 from arraycomm.core.gpu.runtime import TO_DEVICE, TO_HOST, runtime
 
 from . import frameworks
@@ -32,27 +29,23 @@ def work(rank: int, framework: str, nbytes: int) -> None:
     cuda, device = runtime(), runtime().device()
     x, out = (frameworks.make(name, np.ones(nbytes // 4, np.float32)) for _ in range(2))
     pinned, there, stream = cuda.host_alloc(nbytes), resolve(x).address, cuda.stream(device)
-    with arraycomm.init(backend="socket", timeout=60) as group, cast(arraycomm.Group, group.split(0)) as by_host:
+    with arraycomm.init(backend="socket", timeout=60) as group:
         def copy(kind: int) -> None:
             cuda.copy(*((pinned, there) if kind == TO_HOST else (there, pinned)), nbytes, kind, stream)
             cuda.synchronize(stream, device)
 
-        for root in range(group.size):  # from GPU to GPU, where that wins
+        for root in range(group.size):
             y = frameworks.make(name, np.full(nbytes // 4, float(rank), np.float32))
             assert (frameworks.back(group.broadcast(y, root)) == root).all(), f"broadcast from {root}"
             total = frameworks.back(group.all_reduce(y))
             assert (total == sum(range(group.size))).all(), f"all_reduce: {total}"
-        os.environ["ARRAYCOMM_CUDA_IPC"] = "0"  # which a group looks at once
-        by_host.broadcast(x, out=out)
+        group.broadcast(x, out=out)
         frameworks.back(x)  # it is there
         calls: dict[str, Callable[[], object]] = {
             "copy to pinned memory": lambda: copy(TO_HOST), "copy from it": lambda: copy(TO_DEVICE)}
-        for by, how in ((by_host, "by the host"), (group, "")):
-            calls |= {
-                f"all_reduce {how or _way(group, reduces=True)}": lambda by=by: by.all_reduce(x, out=out),
-                f"reduce_scatter {how or _way(group, reduces=True)}":
-                    lambda by=by: by.reduce_scatter(x, out=out[: len(out) // group.size]),
-                f"broadcast {how or _way(group, reduces=False)}": lambda by=by: by.broadcast(x, out=out)}
+        calls |= {"all_reduce": lambda: group.all_reduce(x, out=out),
+                  "reduce_scatter": lambda: group.reduce_scatter(x, out=out[: len(out) // group.size]),
+                  "broadcast": lambda: group.broadcast(x, out=out)}
         rounds = [{what: timed(group, call) for what, call in calls.items()} for _ in range(ROUNDS + 1)][1:]
         assert float(frameworks.back(out)[-1]) in (1.0, float(group.size))
         if rank == 0:
@@ -64,12 +57,6 @@ def work(rank: int, framework: str, nbytes: int) -> None:
                       flush=True)
         group.barrier()
     cuda.free_host(pinned)
-
-
-def _way(group: Any, *, reduces: bool) -> str:
-    reach = group._movers[DeviceType.CUDA]._reach
-    wins = reach and (reach.reduces if reduces else reach.copies)
-    return "from GPU to GPU" if wins else "where GPUs do not reach each other, or not quicker"
 
 
 def timed(group: arraycomm.Group, call: Callable[[], object]) -> float:

@@ -187,7 +187,7 @@ static int release(const char *function, uintptr_t pointer, bool device)
     while (device && pointer && !serving && streams_busy())
         pthread_cond_wait(&changed, &lock);
     for (struct block **at = &blocks; pointer && *at; at = &(*at)->next)
-        if ((uintptr_t)(*at)->seen == pointer && ((*at)->device >= 0) == device && !(*at)->opened) {
+        if ((uintptr_t)(*at)->seen == pointer && ((*at)->device >= 0) == device) {
             drop_block(at);
             return end(OK);
         }
@@ -285,6 +285,16 @@ PUBLIC int standin_share(uintptr_t address, size_t bytes, size_t *offset)
     *offset = b ? address - (uintptr_t)b->seen : 0;
     pthread_mutex_unlock(&lock);
     return fd;
+}
+
+/* Blocks of device memory, and pinned ones. */
+PUBLIC void standin_memory(long counts[2])
+{
+    pthread_mutex_lock(&lock);
+    memset(counts, 0, 2 * sizeof *counts);
+    for (struct block *b = blocks; b; b = b->next)
+        counts[b->device < 0]++;
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- copies ---- */

@@ -16,9 +16,7 @@ struct block { /* of memory: device (seen and reached under two addresses) or pi
     char *seen, *reached;
     size_t bytes;
     int device, fd; /* device -1: pinned */
-    int opened;     /* times, of another process's */
     bool registered; /* the program's own memory */
-    unsigned long source[2]; /* of that: the process and its descriptor */
 };
 
 extern struct block *blocks;
@@ -52,9 +50,4 @@ struct stream *stream_of(uintptr_t handle);
 void stream_run(struct stream *stream, void (*run)(void *), void *argument);
 bool streams_busy(void);
 
-/* Of the driver. */
-int cuModuleLoadData(uintptr_t *module, const char *image);
-int cuModuleGetFunction(uintptr_t *function, uintptr_t module, const char *name);
-int cuLaunchKernel(uintptr_t function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned thread_y, unsigned thread_z,
-                   unsigned shared, uintptr_t stream, void **parameters, void **extra);
 #endif

@@ -104,8 +104,7 @@ PUBLIC int cudaGetDriverEntryPoint(const char *symbol, void **function, unsigned
 {
     static const struct { const char *name; void *function; } known[] = {
         {"cuDeviceGet", cuDeviceGet}, {"cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain},
-        {"cuCtxPushCurrent", cuCtxPushCurrent}, {"cuCtxPopCurrent", cuCtxPopCurrent},
-        {"cuModuleLoadData", cuModuleLoadData}, {"cuModuleGetFunction", cuModuleGetFunction}, {"cuLaunchKernel", cuLaunchKernel}};
+        {"cuCtxPushCurrent", cuCtxPushCurrent}, {"cuCtxPopCurrent", cuCtxPopCurrent}};
     (void)flags;
     *function = NULL;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)

@@ -88,8 +88,6 @@ TABLE: dict[str, Setting] = {
                 ranks="equal; compared at the rendezvous, except for ranks over MPI on several hosts"),
         Setting("ARRAYCOMM_JAX", "0", "1: JAX's own collectives between processes on CPUs run over arraycomm, see "
                 "docs/guide/jax.md; set by `arraycomm-run --jax`", ranks="equal", flag=True),
-        Setting("ARRAYCOMM_CUDA_IPC", "1", "0: ranks of a host do not copy from each other's GPUs; all their arrays are staged",
-                ranks="on if all ranks of a host have it on", flag=True),
         Setting("ARRAYCOMM_CUDART_LIBRARY", "", "path of libcudart.so, for arrays on GPUs; empty: it is searched for"),
     )
 }

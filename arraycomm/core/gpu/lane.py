@@ -65,13 +65,13 @@ class Lane:
         if buffer.count:
             self.cuda.order(after=buffer.stream, stream=stream, device=self.device)
 
-    def pack(self, buffer: Buffer, slices: list[tuple[int, int]], to: int, kind: int = TO_HOST) -> None:
+    def pack(self, buffer: Buffer, slices: list[tuple[int, int]], to: int) -> None:
         """Enqueues the copy of slices (first element, elements) of a device array, one after the other, to `to`."""
         for device, pitch, packed, run, rows in _rows(buffer, slices, to):
             if rows > 1:
-                self.cuda.copy_rows(packed, run, device, pitch, run, rows, kind, self.down)
+                self.cuda.copy_rows(packed, run, device, pitch, run, rows, TO_HOST, self.down)
             else:
-                self.cuda.copy(packed, device, run, kind, self.down)
+                self.cuda.copy(packed, device, run, TO_HOST, self.down)
 
     def unpack(self, buffer: Buffer, slices: list[tuple[int, int]], source: int) -> None:
         """The reverse of pack(): from pinned memory to the array."""

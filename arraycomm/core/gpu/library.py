@@ -28,10 +28,6 @@ DECLARATIONS = """
     int cudaGetLastError(void);
     int cudaMalloc(uintptr_t *pointer, size_t bytes);
     int cudaFree(uintptr_t pointer);
-    struct cudaIpcMemHandle { char reserved[64]; };
-    int cudaIpcGetMemHandle(struct cudaIpcMemHandle *handle, uintptr_t pointer);
-    int cudaIpcOpenMemHandle(uintptr_t *pointer, struct cudaIpcMemHandle handle, unsigned flags);
-    int cudaIpcCloseMemHandle(uintptr_t pointer);
     int cudaHostAlloc(uintptr_t *pointer, size_t bytes, unsigned flags);
     int cudaFreeHost(uintptr_t pointer);
     int cudaHostRegister(uintptr_t pointer, size_t bytes, unsigned flags);

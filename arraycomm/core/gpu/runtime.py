@@ -16,7 +16,6 @@ _IMPLICIT = 906  # cudaErrorStreamCaptureImplicit: the legacy default stream, wh
 _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: captures by other threads do not forbid this one anything
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: no order with the legacy default stream but by events
 _HIGHEST = -100  # of a stream's priorities: CUDA takes the nearest that the device has
-_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess
 _UNTIMED = 2  # cudaEventDisableTiming
 NO_DRIVER = "CUDA finds no driver for NVIDIA's GPUs (libcuda.so.1) here"
 _VERSION = 12000  # CUDA version of the requested driver functions
@@ -125,21 +124,6 @@ class Runtime:
                 self.check(self.lib.cudaDeviceSynchronize(), "carry out what was enqueued")
             else:
                 self.free(pointer)
-
-    def ipc_handle(self, pointer: int) -> bytes:
-        """The IPC handle of a cudaMalloc allocation, for another process."""
-        out = self._made("struct cudaIpcMemHandle *")
-        self.check(self.lib.cudaIpcGetMemHandle(out, pointer), "give a handle of a device's memory")
-        return bytes(self.ffi.buffer(out))
-
-    def ipc_open(self, handle: bytes) -> int:
-        """The mapped address. The memory is on the current device or on a peer-accessible one. The caller closes it."""
-        made = self._made("struct cudaIpcMemHandle *")
-        self.ffi.buffer(made)[:] = handle
-        return self._handle(self.lib.cudaIpcOpenMemHandle, "open another process's memory of a device", made[0], _PEER_ACCESS)
-
-    def ipc_close(self, pointer: int) -> None:
-        self.check(self.lib.cudaIpcCloseMemHandle(pointer), "close another process's memory of a device")
 
     def host_alloc(self, nbytes: int) -> int:
         """Pinned host memory."""

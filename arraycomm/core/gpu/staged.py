@@ -7,13 +7,10 @@ segmented, and each side may be on a device or on the host.
 
 from __future__ import annotations
 
-import struct
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from copy import copy
-
-from arraycomm._engine import lib
 
 from ..arrays.buffer import Buffer
 from ..arrays.dlpack import adopt, allocate, overlaps
@@ -24,21 +21,15 @@ from ..base.typed import TYPE_CHECKING, Any
 from ..interface.backend import Communicator, Work
 from ..interface.kinds import KINDS, Kind
 from . import pieces
-from .area import SLOT_BYTES
-from .direct import Direct, Moves
-from .kernels import reduces
 from .lane import LONGEST_NAP, PATIENCE, Lane
 from .operation import DEPTH, Held, Operation, Side, StagedWork
 from .pinned import Common, Pool
-from .reach import Reach, find
 from .runtime import Runtime, runtime, unavailable
 
 if TYPE_CHECKING:
     from typing import TypeVar
 
     _Work = TypeVar("_Work", bound=Work)
-
-_LONG = 1 << 20  # bytes of a block from which on ranks test and use device-to-device access
 
 _pools: list[Pool] = []  # one per process: pinned memory is shared by all devices and groups
 
@@ -63,8 +54,7 @@ class Staged:
             raise DistBackendError(f"arrays on GPUs are staged through CUDA's runtime: {missing}")
         self._host, self._timeout = host, timeout
         self._cuda = runtime()
-        self._reach: Reach | None = None
-        self._tried = self._shared = False
+        self._shared = False
         self._vote = allocate((1,), DType.UINT8)
         self._votes: list[Work] = []  # votes of this rank's asynchronous calls
         self._lanes: dict[int, Lane] = {}
@@ -88,14 +78,6 @@ class Staged:
         blocks = gives if len(gives) > len(gets) else gets
         longest, width = max(*gives, *gets), DType(touched[0].dtype).itemsize
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
-        nbytes = longest * width * len(blocks)
-        long = cut and longest * width >= _LONG and self._host.size > 1
-        if long and not kind.scans and self._may_reach(touched[0].dtype, op, nbytes):
-            what = hash((layout, kind.number, root, touched[0].dtype,
-                         *((op.code, *struct.pack("d", op.factor)) if op else ()), *blocks))
-            moves = Moves(name, self._host.rank, root if kind.gives == lib.ACOMM_ROOT else None, op, gives, gets)
-            if self._between_devices(moves, what, src, dst, nbytes, deadline, async_op):
-                return None
         # For an all-reduce the host reads, writes and rereads the data: short pieces stay in its caches.
         at_a_time = pieces.PIECE_BYTES // 2 if together and op else pieces.PIECE_BYTES
         per_piece = pieces.elements(width, len(blocks), at_a_time) if cut else max(1, longest)
@@ -122,32 +104,6 @@ class Staged:
         each = [block] * self._host.size if counts is None else list(counts)
         mine = [each[self._host.rank]]
         return each if kind.cuts else mine, each if kind.joins else mine
-
-    def _may_reach(self, dtype: int, op: ReduceOp | None, nbytes: int) -> bool:
-        """Whether such operations use device-to-device access, or have to test it. Equal on all ranks."""
-        possible = op is None or reduces(dtype, op, self._host.size)
-        return possible and (not self._tried or (self._reach is not None and self._reach.takes(op, nbytes)))
-
-    def _between_devices(self, moves: Moves, what: int, src: Buffer | None, dst: Buffer | None, nbytes: int,
-                         deadline: float, async_op: bool) -> bool:
-        """Runs the operation device to device and returns True, if ranks have access and all calls are synchronous."""
-        touched = [buffer for buffer in (src, dst) if buffer is not None]
-        width = DType(touched[0].dtype).itemsize
-        waits = not async_op and not (moves.op and dst is not None and dst.address % width)  # not aligned for the kernel
-        per_piece = pieces.elements(width, len(moves.gives), SLOT_BYTES)
-        number = pieces.number(max(*moves.gives, *moves.gets), per_piece)
-
-        def meet(index: int) -> bool:
-            return self._meet(piece_layout(what, index, number), deadline, waits=waits)
-
-        reach = self._reached(moves.name, touched, deadline, meet, waits=waits)
-        if reach is None or not reach.takes(moves.op, nbytes):
-            return False
-        operation = Direct(moves, reach, Side(src, moves.gives, per_piece) if src else None,
-                           Side(dst, moves.gets, per_piece) if dst else None, per_piece, number, deadline, meet)
-        self._settle_before(operation.touches)
-        self._carry_out(operation, touched[0].device_index, False, self._failed)
-        return operation.ended
 
     def _meet(self, layout: int, deadline: float, *, waits: bool) -> bool:
         """Synchronises the ranks and checks the call signature. Whether all calls are synchronous; others do not block here."""
@@ -196,24 +152,6 @@ class Staged:
             raise
         except BaseException as error:
             raise _about(name, buffers, self._told(name, error)) from error.__cause__
-
-    def _reached(self, name: str, buffers: list[Buffer], deadline: float, meet: Callable[[int], bool], *,
-                 waits: bool) -> Reach | None:
-        """How ranks reach each other's devices; None where one that does not wait has said that it goes over the host. All
-        of them try at once: with the first long collective that may go so, and that is synchronous on all."""
-        if self._tried and waits:
-            return self._reach
-        agreed = False
-
-        def find_ways() -> None:
-            nonlocal agreed
-            agreed = meet(0 if self._tried else -1)
-            if agreed:
-                self._reach = find(self._host, self._lane(buffers[0].device_index), deadline)
-                self._tried = True
-
-        self._all_ranks(name, buffers, find_ways)
-        return self._reach if agreed else None
 
     def _carry_out(self, operation: Operation, device: int, async_op: bool,
                    fail: Callable[[Operation, BaseException], BaseException]) -> StagedWork | None:
@@ -298,11 +236,9 @@ class Staged:
                 break
             time.sleep(LONGEST_NAP)
         closing = [lane for lane in self._lanes.values() if not any(work.operation.on_lane(lane) for work in late)]
-        idle = all([lane.close() for lane in closing]) and not late
+        for lane in closing:
+            lane.close()
         self._lanes.clear()
-        if self._reach is not None and idle:
-            self._reach.close()
-        self._reach = None
 
 
 def _about(name: str, buffers: Sequence[Buffer], error: BaseException) -> BaseException:
