@@ -21,6 +21,7 @@ _NOTE = "On a code host this page shows the tables only. The site, and `help()` 
 # Its members have sections of their own, and its constructor is not for users.
 _NO_MEMBERS = "    options: {members: false, inherited_members: false, show_signature: false, merge_init_into_class: false}\n"
 COMMANDS = {"arraycomm-run": "arraycomm.launch.__main__", "arraycomm-bench": "arraycomm.bench.__main__",
+            **{f"arraycomm-bench {name}": "arraycomm.bench.__main__" for name in ("compare", "tune", "arrays", "startup")},
             "arraycomm-info": "arraycomm.info", "arraycomm-trace": "arraycomm.monitor.trace"}
 
 
@@ -69,7 +70,7 @@ PAGES = {
             Section("For code in C", "arraycomm", "get_include get_library"))),
     "types.md": Page(
         "Dtypes and reductions",
-        "[Which reduction is defined for which dtype](semantics.md#dtypes-and-reductions). A reduction is a name, as\n"
+        "[Which reduction is defined for which dtype](reductions.md#dtypes-and-reductions). A reduction is a name, as\n"
         "`op=\"sum\"`; one of these; or a function of two arrays.\n", (
             Section("Types", "arraycomm", "DType ReduceOp premul_sum reduction"),)),
     "errors.md": Page(
@@ -173,7 +174,8 @@ def commands() -> str:
     environ = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
     texts = ["# Commands\n\nWhat each command prints for `--help`.\n"]
     for command, module in COMMANDS.items():
-        said = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True, env=environ)
+        said = subprocess.run([sys.executable, "-m", module, *command.split()[1:], "--help"], capture_output=True, text=True,
+                              check=True, env=environ)
         texts.append(f"\n## {command}\n\n```text\n{said.stdout.rstrip()}\n```\n")
     return "".join(texts)
 

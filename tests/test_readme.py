@@ -137,6 +137,6 @@ if group.rank == 0:
     seen = """
 print(group.all_reduce(np.ones(2)))
 """
-    (shown,) = (block for block in blocks("docs/reference/semantics.md") if "PeerLost" in block)
+    (shown,) = (block for block in blocks("docs/reference/ending.md") if "PeerLost" in block)
     out = run(tmp_path / "program.py", given + shown + seen, *LAUNCH, "--keep-going", "-n", "3")
     assert sorted(out.splitlines()) == ["[rank 1] [2. 2.]", "[rank 2] [2. 2.]"]

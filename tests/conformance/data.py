@@ -1,6 +1,6 @@
 """Arrays of every framework, and what the operations must make of them, by NumPy alone.
 
-The reference adds in rank order, each step in the type that the semantics name (docs/reference/semantics.md), so that it gives
+The reference adds in rank order, each step in the type that the semantics name (docs/reference/reductions.md), so that it gives
 the exact bits that the rank-order algorithms must give.
 """
 
@@ -149,7 +149,7 @@ def contents(dtype: str, shape: tuple[int, ...], rank: int, seed: int = 0, rough
 # ---- the reductions ----
 
 def reduced(op: str, inputs: list[np.ndarray[Any, Any]], factor: float = 1.0) -> np.ndarray[Any, Any]:
-    """The reduction in rank order, with the bits that docs/reference/semantics.md promises."""
+    """The reduction in rank order, with the bits that docs/reference/reductions.md promises."""
     dtype = inputs[0].dtype
     with np.errstate(all="ignore"):
         if dtype.kind == "b":

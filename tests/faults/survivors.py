@@ -15,18 +15,18 @@ from .tasks import OPERATIONS
 
 
 def recipe() -> str:
-    page = Path(__file__).resolve().parents[2] / "docs" / "reference" / "semantics.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "reference" / "ending.md"
     (found,) = (block for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "shrink" in block)
     return str(found)
 
 
 def go_on(context: Context, known: list[int] | None = None) -> list[Any]:
-    """What docs/reference/semantics.md says: who is left, and the sum over them. known: of whom this rank has heard before."""
+    """What docs/reference/ending.md says: who is left, and the sum over them. known: of whom this rank has heard before."""
     if known:
         _hear_of(context.world, known)
     found = {"group": context.world if not known else context.world.shrink(), "x": np.ones(3), "arraycomm": arraycomm}
     context.say()
-    exec(compile(recipe(), "semantics.md", "exec"), found)
+    exec(compile(recipe(), "ending.md", "exec"), found)
     return [list(found["group"].ranks), int(found["y"][0])]
 
 

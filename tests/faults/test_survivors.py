@@ -1,4 +1,4 @@
-"""Ranks die, and the others go on in a group of themselves: as docs/reference/semantics.md shows it."""
+"""Ranks die, and the others go on in a group of themselves: as docs/reference/ending.md shows it."""
 
 from __future__ import annotations
 

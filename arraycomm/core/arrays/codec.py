@@ -31,7 +31,7 @@ _LEAST, _END = -(2**63), 2**64  # what msgpack takes of int
 _DAMAGED = "these bytes are no object that arraycomm encoded"
 
 
-KNOWN = ("see the types in docs/reference/semantics.md. arraycomm.register_type() adds a class of yours. "
+KNOWN = ("see the types in docs/reference/objects.md. arraycomm.register_type() adds a class of yours. "
          "ARRAYCOMM_ALLOW_PICKLE=1 (allow_pickle=True), on all ranks that trust each other, allows every object that can "
          "be pickled")
 

@@ -51,7 +51,7 @@ class ObjectCollectives(Part):
 
         - Blocks: until every rank has called it.
         - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
-        - Errors: TypeError for an object that does not travel (docs/reference/semantics.md has the types), DistError on the other
+        - Errors: TypeError for an object that does not travel (docs/reference/objects.md has the types), DistError on the other
           ranks, and the group stays usable. ValueError where ranks differ in allow_pickle. Then PeerLost, Aborted.
 
         Examples:

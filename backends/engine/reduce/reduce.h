@@ -1,6 +1,6 @@
 /* Reduction kernels: a table [redop][dtype], vectorised, chosen once for the CPU at hand.
  *
- * Semantics (docs/reference/semantics.md): integers wrap; integer avg truncates toward zero; bool: sum, max, bor = or,
+ * Semantics (docs/reference/reductions.md): integers wrap; integer avg truncates toward zero; bool: sum, max, bor = or,
  * product, min, band = and, bxor = xor, no avg; min and max give NaN where any input is NaN; -0 orders below +0;
  * complex has sum, product, avg, premul_sum; band, bor, bxor only integers and bool. The sum of an integer avg wraps.
  * premul_sum of integers: a whole factor below 2^53 multiplies with wrapping; any other one in double, each product
