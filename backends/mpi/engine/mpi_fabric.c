@@ -11,6 +11,7 @@
 
 #define PACE_NS 1000000       /* between two polls of the thread, */
 #define LINGER 100            /* and so many without a send before it sleeps until a wake-up, */
+#define SPARED 20             /* as many polls at most are left to operations that poll themselves, whose lock and core they would take */
 #define DRAIN_NS 20000000     /* or for so long where links are closed here and not on the other side */
 #define LEAVE_NS 1000000000   /* for sent data to leave before MPI ends */
 
@@ -19,11 +20,13 @@ static struct {
     pthread_cond_t work;
     struct mpi_fabric *fabrics;
     bool runs, deep, ended;
+    _Atomic uint32_t entered;    /* times, by operations and the thread */
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
 
 bool fabric_enter(void)
 {
     pthread_mutex_lock(&all.lock);
+    atomic_fetch_add_explicit(&all.entered, 1, memory_order_relaxed);
     if (!all.ended)
         return true;
     pthread_mutex_unlock(&all.lock);
@@ -81,12 +84,27 @@ static enum link_state fabrics_look(void)
     return most;
 }
 
+static uint32_t fabric_entered(void)
+{
+    return atomic_load_explicit(&all.entered, memory_order_relaxed);
+}
+
+/* Outside: until nobody has polled for a while. */
+static void fabric_linger(void)
+{
+    uint32_t before = fabric_entered() - 1;
+    for (int spared = 0; spared < SPARED && before != fabric_entered(); spared++) {
+        before = fabric_entered();
+        nanosleep(&(struct timespec){0, PACE_NS}, NULL);
+    }
+}
+
 /* Inside, and outside meanwhile: until the next poll. A sender wakes the thread only from a long sleep. */
 static void fabric_rest(enum link_state state, bool lingers)
 {
     if (lingers) {
         pthread_mutex_unlock(&all.lock);
-        nanosleep(&(struct timespec){0, PACE_NS}, NULL);
+        fabric_linger();
         pthread_mutex_lock(&all.lock);
         return;
     }
