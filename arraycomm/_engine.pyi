@@ -142,32 +142,9 @@ class Work(Generic[_Result_co]):
             [(0, (0, 4))]
         """
 
-@final
-class Flight:
-    def __new__(
-        cls, memory: object, parts: tuple[int, int, int, int, int], records: int, classes: int, buckets: int, teller: object, /
-    ) -> Flight: ...
-    def begin(self, row: int, operation: int, peer: int, kind: int, nbytes: int, /) -> FlightEntry: ...
-    def leave(self) -> None: ...
-
-@final
-class FlightList:
-    def __new__(cls, teller: object, full: Callable[[], None], /) -> FlightList: ...
-    def begin(self, row: int, operation: int, peer: int, kind: bytes, nbytes: int, /) -> FlightEntry: ...
-    def add_group(self) -> int: ...
-    def take(self) -> list[tuple[Any, ...]]: ...
-
-@final
-class FlightEntry:
-    def mark(self, state: int, /) -> None: ...
-    def end(self, error: BaseException | None, /) -> None: ...
-
 class Shortcuts:
     _shortcut: Shortcut | None
     _batch: list[Work[Any]] | None
-    _flight: Flight | FlightList | None
-    _row: int
-    _count: int
 
 @final
 class ShortcutMethod:
@@ -175,7 +152,6 @@ class ShortcutMethod:
     kind: int
     begins: bool
     def __new__(
-        cls, kind: int, names: tuple[str, ...], positional: int, function: Callable[..., Any] | None, begins: bool,
-        watched: bool, /
+        cls, kind: int, names: tuple[str, ...], positional: int, function: Callable[..., Any] | None, begins: bool, /
     ) -> ShortcutMethod: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

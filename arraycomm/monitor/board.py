@@ -1,6 +1,6 @@
 """The board: a rank's activity, in memory shared with the rank's agent process (agent.py).
 
-The rank writes (core/native/flight/board.c), and never waits for the reader; the agent can read while the rank hangs, is stopped
+The rank writes (BoardFlight), and never waits for the reader; the agent can read while the rank hangs, is stopped
 or has died. Six parts, all of 64-bit words except the last:
 
     head       the process, how it ended, lengths
@@ -20,12 +20,11 @@ import mmap
 import os
 import struct
 
-from arraycomm._engine import Flight
 from arraycomm.core.base.kernel import unnamed_file
 from arraycomm.core.base.typed import Any
+from arraycomm.core.diagnostics.flight import DONE, FAILED, RUNNING, Entry, Flight
 from arraycomm.core.interface.kinds import RECORDED
 
-RUNNING, ASYNCHRONOUS, DONE, FAILED = range(4)  # states of a record
 OPERATION_SHIFT, ERROR_SHIFT = 8, 16  # shifts of the operation and of the error text in the last word
 OPEN, CLOSED, EXITED, STOPPED = range(4)  # how a rank ended; STOPPED: recording was switched off
 
@@ -57,10 +56,10 @@ class Board:
         if descriptor is None:
             os.ftruncate(self.descriptor, length)
         self.memory = mmap.mmap(self.descriptor, length)
-        self.words = memoryview(self.memory)[: self.records].cast("Q")
+        self.words = memoryview(self.memory)[: self.texts].cast("Q")
 
     def close(self) -> None:
-        """Releases this side's reference; the memory stays mapped while a Flight writes to it."""
+        """Releases this side's reference; the memory stays mapped while a BoardFlight writes to it."""
         os.close(self.descriptor)
 
     # ---- the rank's side: one thread at a time ----
@@ -82,11 +81,6 @@ class Board:
         number = self.words[_TEXTS + 1]
         self.words[_TEXTS + 1] = number + 1
         return int(number)
-
-    def flight(self, teller: object) -> Flight:
-        """The flight recorder that writes to this board."""
-        parts = (8 * self.groups, 8 * self.counts, 8 * self.links, self.records, self.texts)
-        return Flight(self.memory, parts, RECORDS, CLASSES, BUCKETS, teller)
 
     # ---- the agent's side ----
 
@@ -120,6 +114,69 @@ class Board:
         data, again = (self.memory[self.records : self.texts] for _ in range(2))
         pairs = zip(RECORD.iter_unpack(data), RECORD.iter_unpack(again), strict=True)
         return sorted(first for first, second in pairs if first[0] and first == second)
+
+
+class BoardFlight(Flight):
+    """The flight recorder that writes to a board. teller: link(row, peer) gives the number, from 1, of a link."""
+
+    def __init__(self, board: Board, teller: Any) -> None:
+        super().__init__(teller)
+        self._board, self._words = board, board.words
+        self._last = 0  # number of the newest record
+        self._open = [0] * RECORDS  # by place: the number of the operation under way in it
+
+    def _begin(self, entry: Entry) -> None:
+        """Takes the next place without an operation under way; if all are in use, the next one."""
+        for _ in range(RECORDS):
+            self._last += 1
+            if not self._open[self._last % RECORDS]:
+                break
+        entry.number = self._open[self._last % RECORDS] = self._last
+        if entry.sequence:
+            self._words[self._board.groups + 3 * entry.row] = entry.sequence
+        self._write(entry, 0, RUNNING)
+
+    def _has_place(self, entry: Entry) -> bool:
+        return self._open[entry.number % RECORDS] == entry.number
+
+    def _write(self, entry: Entry, ended: int, what: int) -> None:
+        """Number 0 is no record: this process may be stopped or killed before the rest is there."""
+        at = self._board.records + entry.number % RECORDS * RECORD.size
+        self._words[at // 8] = 0
+        RECORD.pack_into(self._board.memory, at, 0, entry.begun, ended, entry.kind, entry.row, entry.sequence, entry.nbytes,
+                         what | entry.operation << OPERATION_SHIFT)
+        self._words[at // 8] = entry.number
+
+    def mark(self, entry: Entry, state: int) -> None:
+        if self.ours():
+            with self._lock:
+                if entry.open and self._has_place(entry):
+                    self._write(entry, 0, state)
+
+    def _end(self, entry: Entry, now: int, failed: bool, text: Any, *, counts: bool) -> None:
+        if self._has_place(entry):
+            self._write(entry, now, (FAILED if failed else DONE) | (text or 0) << ERROR_SHIFT)
+            self._open[entry.number % RECORDS] = 0
+        if entry.sequence:
+            self._count_group(entry, counts)
+        self._count(entry, now - entry.begun, failed)
+        if entry.peer >= 0 and not failed and (link := self._teller.link(entry.row, entry.peer)):
+            self._words[self._board.links + link - 1] += entry.nbytes
+
+    def _count_group(self, entry: Entry, counts: bool) -> None:
+        at = self._board.groups + 3 * entry.row
+        if not counts:
+            self._words[at] = entry.sequence - 1
+            return
+        self._words[at + 1] = max(self._words[at + 1], entry.sequence)
+        self._words[at + 2] += entry.nbytes
+
+    def _count(self, entry: Entry, ns: int, failed: bool) -> None:
+        size = min(((entry.nbytes - 1).bit_length() + 1) // 2, CLASSES - 1) if entry.nbytes > 1 else 0
+        at = self._board.counts + (entry.operation * CLASSES + size) * _COUNT
+        for index, more in ((0, 1), (1, entry.nbytes), (2, int(failed)), (3, ns),
+                            (4 + min((ns // 1000).bit_length(), BUCKETS - 1), 1)):
+            self._words[at + index] += more
 
 
 def no_stacks(ended: str) -> str:

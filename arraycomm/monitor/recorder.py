@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from arraycomm._engine import Flight
 from arraycomm.core.arrays.types import ReduceOp
 from arraycomm.core.base.log import log
 from arraycomm.core.base.typed import Any
@@ -13,15 +12,13 @@ from arraycomm.core.diagnostics.flight import Recording, Traits
 from arraycomm.core.diagnostics.watch import attach, detach
 from arraycomm.core.group.group import Group
 
-from .board import CLOSED, GROUPS, LINKS, Board
+from .board import CLOSED, GROUPS, LINKS, Board, BoardFlight
 
 _ERROR_LENGTH = 300
 
 
 class Recorder(Recording):
     """Records a world and the groups split from it. on_close: called when the world has been closed."""
-
-    _flight: Flight
 
     def __init__(self, world: Group, board: Board, on_close: Callable[[], None]) -> None:
         self._world, self._board, self._on_close = world, board, on_close
@@ -30,7 +27,7 @@ class Recorder(Recording):
         self.rows = {}
         self._links: dict[tuple[int, int], int] = {}
         board.start()
-        self._flight = board.flight(self)
+        self._flight = BoardFlight(board, self)
         self.follow(world)
 
     def follow(self, child: Group) -> None:
@@ -55,7 +52,6 @@ class Recorder(Recording):
 
     def forget(self) -> None:
         """Called in a forked child: the board belongs to the parent."""
-        self._flight.leave()
         self.stop()
 
     def closed(self, group: Group) -> None:
@@ -63,8 +59,6 @@ class Recorder(Recording):
         if group is self._world:
             self._board.end(CLOSED)
             self._on_close()
-
-    # ---- numbers of texts, for the flight recorder ----
 
     def about(self, operation: int, traits: Traits | None, given: dict[str, Any]) -> int:
         """The number of the text; 0 if the capacity is exhausted."""

@@ -18,10 +18,11 @@ import pytest
 
 import arraycomm
 from arraycomm.core.bootstrap.store import HashStore
+from arraycomm.core.diagnostics.flight import DONE, FAILED
 from arraycomm.core.diagnostics.watch import Watcher, attach
 from arraycomm.core.interface.kinds import RECORDED
 from arraycomm.monitor import board as boards
-from arraycomm.monitor.board import BUCKETS, CLASSES, DONE, ERROR_SHIFT, FAILED, OPERATION_SHIFT, RECORDS, TEXT_BYTES, Board
+from arraycomm.monitor.board import BUCKETS, CLASSES, ERROR_SHIFT, OPERATION_SHIFT, RECORDS, TEXT_BYTES, Board
 from arraycomm.monitor.recorder import Recorder
 
 from .jobs import until
@@ -41,7 +42,7 @@ class Teller:
                                             (1 << 60, CLASSES - 1)])
 def test_size_classes(nbytes: int, number: int) -> None:
     board = Board()
-    board.flight(Teller(board)).begin(0, 0, -1, 0, nbytes).end(None)
+    boards.BoardFlight(board, Teller(board)).begin(0, 0, -1, 0, nbytes).end(None)
     (count,) = board.read_counts()
     assert (count["size"], count["bytes"], count["calls"]) == (number, nbytes, 1)
     board.close()
@@ -49,7 +50,7 @@ def test_size_classes(nbytes: int, number: int) -> None:
 
 def test_durations_are_counted_by_powers_of_two() -> None:
     board = Board()
-    flight = board.flight(Teller(board))
+    flight = boards.BoardFlight(board, Teller(board))
     for seconds in (0.0, 0.001, 0.01):
         entry = flight.begin(0, 8, -1, 0, 0)
         end = time.monotonic() + seconds
@@ -73,7 +74,7 @@ def test_messages_are_counted_for_each_group_and_peer() -> None:
             return asked.index((row, peer)) + 1
 
     board, pairs = Board(), [(row, peer) for row in (0, 1, 64, 128, 255) for peer in (0, 31, 64)]
-    flight = board.flight(Linking(board))
+    flight = boards.BoardFlight(board, Linking(board))
     for _ in range(3):
         for row, peer in pairs:
             flight.begin(row, RECORDED.index("send"), peer, 0, 1 + row + 256 * peer).end(None)
@@ -85,7 +86,7 @@ def test_messages_are_counted_for_each_group_and_peer() -> None:
 def test_another_process_reads_it() -> None:
     ours = Board()
     ours.start()
-    ours.flight(Teller(ours)).begin(3, 2, -1, 7, 100).end(OSError("no"))
+    boards.BoardFlight(ours, Teller(ours)).begin(3, 2, -1, 7, 100).end(OSError("no"))
     theirs = Board(os.dup(ours.descriptor))
     assert theirs.read_texts() == [{}, {"error": "no"}] and theirs.read_group(3) == {"begun": 1, "ended": 1, "bytes": 100}
     (count,) = theirs.read_counts()
@@ -216,7 +217,7 @@ import sys
 from arraycomm.monitor import board as boards
 
 boards.RECORDS = 1
-flight = boards.Board(int(sys.argv[1])).flight(None)
+flight = boards.BoardFlight(boards.Board(int(sys.argv[1])), None)
 number = 0
 while True:
     number += 1

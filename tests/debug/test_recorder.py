@@ -15,8 +15,9 @@ import pytest
 
 import arraycomm
 from arraycomm.core.bootstrap.store import HashStore
+from arraycomm.core.diagnostics.flight import ASYNCHRONOUS, DONE, FAILED
 from arraycomm.core.diagnostics.watch import Watched, attach
-from arraycomm.monitor.board import ASYNCHRONOUS, DONE, FAILED, LINKS, Board
+from arraycomm.monitor.board import LINKS, Board
 from arraycomm.monitor.recorder import Recorder
 
 
@@ -61,17 +62,18 @@ def _interrupt(*_: Any) -> Any:
 
 
 def test_an_interrupt_is_not_swallowed(group: arraycomm.Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may come in Python code that the fast path runs: an array's, the recorder's. Nothing has begun then."""
+    """It may come in Python code beside the call: an array's, which counts as a failed operation, and the recorder's."""
     board = Board()
     recorder = Recorder(group, board, lambda: None)
     with pytest.raises(KeyboardInterrupt):
         group.all_reduce(Given(np.ones(4), _interrupt))
     with monkeypatch.context() as patch:
-        patch.setattr(recorder, "kind", _interrupt)
+        patch.setattr(recorder, "about", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             group.all_reduce(np.ones(4))
     group.all_reduce(np.ones(4))
-    assert board.read_group(0) == {"begun": 1, "ended": 1, "bytes": 32}
+    assert board.read_group(0) == {"begun": 2, "ended": 2, "bytes": 64}
+    assert sum(count["failures"] for count in board.read_counts()) == 1
     recorder.stop()
     board.close()
 
@@ -81,7 +83,8 @@ import time
 import numpy as np
 import arraycomm
 from arraycomm.core.bootstrap.store import HashStore
-from arraycomm.monitor.board import ASYNCHRONOUS, Board
+from arraycomm.core.diagnostics.flight import ASYNCHRONOUS
+from arraycomm.monitor.board import Board
 from arraycomm.monitor.recorder import Recorder
 
 group = arraycomm.init(store=HashStore(), rank=0, world_size=1)

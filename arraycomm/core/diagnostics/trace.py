@@ -23,15 +23,13 @@ from array import array
 from io import FileIO
 from pathlib import Path
 
-from arraycomm._engine import FlightList
-
 from ..base.digest import sha256
 from ..base.log import log
 from ..base.typed import TYPE_CHECKING, Any
 from ..group.exchange import gather_integers
 from ..group.group import Group
 from ..interface.kinds import COLLECTIVES, RECORDED
-from .flight import Recording
+from .flight import Entry, Flight, Recording
 from .watch import attach, detach
 
 if TYPE_CHECKING:
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
 _EXCHANGES = 16  # per rank: more exchanges rarely find a shorter round trip
 _SHOWN = ("op", "root", "dest", "source", "tag")
 _BITS = 63
+_INTERVAL_NS, _MOST = 1_000_000_000, 4096  # between two writes, and operations that are kept
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
 
 
@@ -56,28 +55,40 @@ def begin(group: Group, folder: str) -> None:
     attach(group, Trace(group, Path(folder)))
 
 
-class TraceFile:
-    """Events are kept by `flight` and written when it asks, from several threads. The descriptor is this object's from here on.
+class TraceFile(Flight):
+    """Operations are kept and written once a second, or many at once, from several threads. The descriptor is this object's from
+    here on.
 
     heads: each operation's name, category and rank; teller: a Recording, and failed(errno) is called when the file ends early.
     """
 
     def __init__(self, descriptor: int, heads: tuple[bytes, ...], teller: Any) -> None:
-        self._file, self._heads, self._teller = FileIO(descriptor, "w"), heads, teller
+        super().__init__(teller)
+        self._file, self._heads = FileIO(descriptor, "w"), heads
+        self._kept: list[tuple[Entry, int, bytes | None]] = []
+        self._due = 0
         self._names: dict[int, bytes] = {}
         self._asynchronous = 0  # number of asynchronous operations written
-        self._pid, self._writing = os.getpid(), threading.RLock()
-        self.flight = FlightList(teller, self._full)
+        self._writing = threading.RLock()
 
     def add_group(self, name: bytes) -> int:
-        row = self.flight.add_group()
+        row = len(self._names)
         self._names[row] = name
         return row
 
+    def _end(self, entry: Entry, now: int, failed: bool, text: Any, *, counts: bool) -> None:
+        self._kept.append((entry, now, text or (b',"error":"unknown: it has no text"' if failed else None)))
+        if now > self._due or len(self._kept) >= _MOST:
+            self._due = now + _INTERVAL_NS
+            self._full()
+
+    def _take(self) -> list[tuple[Entry, int, bytes | None]]:
+        with self._lock:
+            kept, self._kept = self._kept, []
+        return kept
+
     def _full(self) -> None:
-        if os.getpid() != self._pid:
-            self.flight.take()
-        elif self._writing.acquire(blocking=False):  # else another thread is writing: the next operation retries
+        if self._writing.acquire(blocking=False):  # else another thread is writing: the next operation retries
             try:
                 self.flush()
             finally:
@@ -85,9 +96,9 @@ class TraceFile:
 
     def flush(self, last: bytes = b"") -> None:
         """No effect in a forked child: the parent writes these events."""
-        if os.getpid() == self._pid:
+        if self.ours():
             with self._writing:
-                text = b"".join(self._event(*told) for told in self.flight.take()) + last
+                text = b"".join(self._event(*told) for told in self._take()) + last
                 try:
                     while text and not self._file.closed:
                         text = text[self._file.write(text):]
@@ -102,13 +113,12 @@ class TraceFile:
             self.flush(last)
             self._file.close()
 
-    def _event(self, row: int, operation: int, thread: int, begun: int, called: int, ended: int, sequence: int, kind: bytes,
-               error: Any) -> bytes:
+    def _event(self, entry: Entry, ended: int, error: bytes | None) -> bytes:
+        begun, called = entry.begun, entry.called
         about = b'{"group":%b%b%b%b%b}' % (
-            self._names[row], b',"sequence":%d' % sequence if sequence else b"",
-            b',"called_us":%b' % _us(called - begun) if called else b"", kind or b"",
-            b',"error":"unknown: nobody asked for it"' if error is False else error or b"")
-        begin = b'%b,"tid":%d' % (self._heads[operation], thread)
+            self._names[entry.row], b',"sequence":%d' % entry.sequence if entry.sequence else b"",
+            b',"called_us":%b' % _us(called - begun) if called else b"", entry.kind, error or b"")
+        begin = b'%b,"tid":%d' % (self._heads[entry.operation], entry.thread)
         if not called:
             return b',\n{"ph":"X",%b,"ts":%b,"dur":%b,"args":%b}' % (begin, _us(begun), _us(ended - begun), about)
         self._asynchronous += 1
@@ -124,15 +134,13 @@ def _us(ns: int) -> bytes:
 class Trace(Recording):
     """The trace file of one rank, and the common fields of its events."""
 
-    _flight: FlightList
-
     def __init__(self, world: Group, folder: Path) -> None:
         run, clock, offset, doubt = _agree(world)
         name = re.sub(r"[^\w.-]+", "_", world.name)
         self._path = folder / f"{name}-{run:016x}-rank{world.rank}.json"
         self._world, self._pid = world, os.getpid()
         self._file = TraceFile(_opened(self._path), tuple(_head(name, world.rank) for name in RECORDED), self)
-        self._flight = self._file.flight
+        self._flight = self._file
         self.rows = weakref.WeakKeyDictionary()
         atexit.register(self._file.flush)
         place = f"rank {world.rank} ({socket.gethostname()}, pid {self._pid})"

@@ -20,11 +20,7 @@ from ..interface.kinds import COLLECTIVES, RECORDED, parameters
 
 
 class Watcher:
-    """Callbacks for every operation of a group, in the calling thread. The defaults do nothing.
-
-    One with a method flight(group) -> (what operations are recorded by, the group's row there), while it is the only one, gets no
-    callbacks for plain calls: they take the fast path, which records them (native/flight/flight.h).
-    """
+    """Callbacks for every operation of a group, in the calling thread. The defaults do nothing."""
 
     def begin(self, call: Call) -> Any:
         """Before the operation. The result is passed to end(). An exception is raised instead of the operation."""
@@ -64,16 +60,11 @@ class Call:
 
     def array(self) -> tuple[str, tuple[int, ...], int] | None:
         """(dtype, shape, bytes) of this rank's input array or its template; None without an array."""
-        return array_of(self.parameters)
-
-
-def array_of(parameters: dict[str, Any]) -> tuple[str, tuple[int, ...], int] | None:
-    """As Call.array()."""
-    for name in ("x", "like", "out"):
-        x = parameters.get(name)
-        if x is not None:
-            return _traits(x)
-    return None
+        for name in ("x", "like", "out"):
+            x = self.parameters.get(name)
+            if x is not None:
+                return _traits(x)
+        return None
 
 
 _labels: dict[Any, str] = {}  # cache, by a library's dtype: the lookup takes longer than an operation
@@ -97,6 +88,7 @@ class Watched(Group):
     """A Group with watchers; see attach()."""
 
     _watchers: tuple[Watcher, ...]
+    _count = 0  # collectives while it was watched
     _forgotten: list[tuple[Work[Any], _Tokens]]  # operations whose Works were dropped before completion was reported
 
     def _part(self, *args: Any, **named: Any) -> Group:
@@ -197,7 +189,7 @@ def _receive(group: Group, **parameters: Any) -> Any:
     return Group.irecv(group, **parameters).result()
 
 
-def _watched(name: str) -> ShortcutMethod:
+def _watched(name: str) -> Callable[..., Any]:
     short: ShortcutMethod = getattr(Group, name)
     plain = _receive if name == "recv" else short
     names, count = parameters(short.__wrapped__)
@@ -213,14 +205,17 @@ def _watched(name: str) -> ShortcutMethod:
         return Watched._run(self, begins, getattr(Group, begins) if begins != name else plain, {**parameters, **named})
 
     method.__name__, method.__doc__ = name, plain.__doc__
-    return ShortcutMethod(short.kind, names, count, method, short.begins, True)
+    return method
+
+
+def _declined(*_: Any, **__: Any) -> Any:
+    return NotImplemented
 
 
 for _name in RECORDED:
     setattr(Watched, _name, _watched(_name))
     if hasattr(Group, f"_plain_{_name}"):
-        _short: ShortcutMethod = getattr(Group, _name)
-        setattr(Watched, f"_plain_{_name}", ShortcutMethod(_short.kind, *parameters(_short.__wrapped__), None, False, True))
+        setattr(Watched, f"_plain_{_name}", _declined)
 
 
 def attach(group: Group, watcher: Watcher) -> None:
@@ -229,19 +224,13 @@ def attach(group: Group, watcher: Watcher) -> None:
         group.__dict__.update(_watchers=(), _forgotten=[])  # before another thread's call reads them
         group.__class__ = Watched
         assert isinstance(group, Watched)  # for the type checker
-    _tell(group, (*group._watchers, watcher))
-
-
-def _tell(group: Watched, watchers: tuple[Watcher, ...]) -> None:
-    group._watchers = watchers
-    short = getattr(watchers[0], "flight", None) if len(watchers) == 1 else None
-    group._flight, group._row = (None, 0) if short is None else short(group)
+    group._watchers = (*group._watchers, watcher)
 
 
 def detach(group: Group, watcher: Watcher) -> None:
     """Removes the watcher. No effect if it is not attached."""
     if isinstance(group, Watched):
-        _tell(group, tuple(other for other in group._watchers if other is not watcher))
+        group._watchers = tuple(other for other in group._watchers if other is not watcher)
         if not group._watchers:
             group._forgotten.clear()
             group.__class__ = Group  # type: ignore[assignment]

@@ -84,7 +84,7 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         self._movers = routes.by_type
         self._communicator = routes.main
         self._on_close = on_close
-        self._batch = self._flight = None  # used by the fast path, as the next ones (native/call/call.h)
+        self._batch = None  # used by the fast path, as the next one (native/call/call.h)
         self._shortcut = routes.main.shortcut
         self._splits = 0
         self._children: list[Group] = []

@@ -48,11 +48,11 @@ def short(function: _Function) -> _Function:
     """
     name = function.__name__
     begins = name not in KINDS
-    method: Any = ShortcutMethod(KINDS[name[begins:]].number, *parameters(function), function, begins, False)
+    method: Any = ShortcutMethod(KINDS[name[begins:]].number, *parameters(function), function, begins)
     return method  # type: ignore[no-any-return]
 
 
 def plain(method: Any) -> Any:
     """The native step alone, of a method that short() has made: NotImplemented where a slow path would be needed, and nothing was
     sent. So who has a slow path of its own takes no error for a refusal: it may be a signal handler's, after the operation."""
-    return ShortcutMethod(method.kind, *parameters(method.__wrapped__), None, False, False)
+    return ShortcutMethod(method.kind, *parameters(method.__wrapped__), None, False)

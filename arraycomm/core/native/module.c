@@ -1,5 +1,5 @@
 /* The extension is cffi's module; this file adds the functions of this folder to its `ffi` and `lib`. */
-#include "flight/flight.h"
+#include "call/call.h"
 
 /* cffi's own init function, renamed by cffi_build. */
 PyObject *engine_cffi_init(void);
@@ -41,7 +41,7 @@ PyMODINIT_FUNC PyInit__engine(void)
     if (!module)
         return NULL;
     if (PyModule_AddFunctions(module, functions) || buffer_init(module) || operation_init(module)
-        || work_init(module) || shortcut_init(module) || flight_init(module) || view_init()
+        || work_init(module) || shortcut_init(module) || view_init()
         || torch_init()) {
         Py_DECREF(module);
         return NULL;

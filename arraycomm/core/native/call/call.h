@@ -22,13 +22,10 @@ struct form {
 
 /* In shortcut_types.c. Names are interned, as those in every call are. */
 extern PyObject *forms_names[ROLES], *forms_defaults[ROLES];
-/* A dict of the arguments that were given, by name; NULL with an exception. */
-PyObject *forms_parameters(PyObject *const *given);
 
 /* ---- operation.c: a backend's entry points for native calls, and the operations under way in it ---- */
 
 /* In the list of its shortcut while it is under way. */
-struct flight_entry;
 struct operation_links { struct operation_links *prev, *next; };
 
 struct shortcut {
@@ -48,8 +45,6 @@ bool operation_check(PyObject *object);
 /* The handle of a started operation; owns `op`. The owners keep its memory, NULL: none. NULL with an exception when memory is
  * out, and `op` is freed. */
 PyObject *operation_new(struct shortcut *s, acomm_op *op, PyObject *first, PyObject *second);
-/* The flight recorder has an entry for it, which ends when the program learns of the end. Takes ownership of the entry. */
-void operation_record(PyObject *self, struct flight_entry *entry);
 /* Waits until it has ended, for `timeout` seconds at most; None, NULL: without a limit. -1 with an exception, a TimeoutError if
  * it is still under way. */
 int operation_await(PyObject *self, PyObject *timeout);
@@ -73,9 +68,6 @@ struct shortcut_base { /* Shortcuts */
     PyObject_HEAD
     PyObject *shortcut; /* a Shortcut, or anything else: none */
     PyObject *batch;    /* a list: messages are begun, and their Works listed here; anything else: none */
-    PyObject *flight;   /* a Flight, if it is the group's only watcher (core/diagnostics/watch.py); anything else: none */
-    int row;            /* the group's on the flight's board */
-    long long count;    /* of watched collectives */
 };
 extern PyTypeObject *shortcut_base_type, *shortcut_type;
 
@@ -87,7 +79,6 @@ struct shortcut_method { /* ShortcutMethod */
     struct form form;
     int kind;
     bool begins;        /* returns a Work at once */
-    bool watched;       /* of a watched group: takes the fast path only if a flight recorder is the watcher */
 };
 
 /* The slow path: the function; NotImplemented where there is none. */

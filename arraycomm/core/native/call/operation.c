@@ -1,7 +1,6 @@
 /* An operation under way in the engine: the handle, the memory that it uses, and how it ended. It implements
  * arraycomm.core.interface.backend.Work for backends with native entry points. */
 #include "call.h"
-#include "flight/flight.h"
 #include <math.h>
 #include <sched.h>
 #include <stddef.h>
@@ -20,7 +19,6 @@ struct operation {
     acomm_failure *failure; /* NULL: success */
     PyObject *error;        /* made when first raised */
     PyObject *owners[2];
-    struct flight_entry entry; /* without a flight: it is not recorded */
 };
 static PyTypeObject *operation_type;
 
@@ -63,24 +61,6 @@ static PyObject *make_error(const struct operation *o, int code)
     return PyObject_CallFunction(o->shortcut->error, "iK", code, (unsigned long long)(uintptr_t)failure);
 }
 
-/* Ends the flight recorder's entry, with the error that raise() will raise; not for a call that a signal interrupted, whose error
- * belongs to the thread that waits. */
-static void tell_end(struct operation *o)
-{
-    if (o->code && o->code != ACOMM_INTERRUPTED && !o->error && !(o->error = make_error(o, o->code)))
-        PyErr_WriteUnraisable((PyObject *)o);
-    flight_end(&o->entry, o->code && !o->error ? Py_None : o->error);
-}
-
-void operation_record(PyObject *self, struct flight_entry *entry)
-{
-    struct operation *o = (struct operation *)self;
-    o->entry = *entry;
-    flight_mark(&o->entry, FLIGHT_ASYNCHRONOUS);
-    if (o->ended)
-        tell_end(o);
-}
-
 /* Copies its result. No Python code runs here before all is consistent. */
 static void settle(struct operation *o, int code)
 {
@@ -96,8 +76,6 @@ static void settle(struct operation *o, int code)
         operation_give_back(o);
     leave_list(o);
     drop_owners(o);
-    if (o->entry.flight)
-        tell_end(o);
 }
 
 static bool at_end(struct operation *o)
@@ -133,13 +111,6 @@ static int raise(struct operation *o)
     return -1;
 }
 
-/* The wait ends before the operation. */
-static int goes_on(struct operation *o, int rc)
-{
-    flight_mark(&o->entry, FLIGHT_ASYNCHRONOUS);
-    return rc;
-}
-
 /* A signal's handler raised while we waited; false: in another thread's call. */
 static bool interrupted(struct operation *o)
 {
@@ -152,18 +123,16 @@ static bool interrupted(struct operation *o)
 static int operation_wait(PyObject *self, int64_t ns)
 {
     struct operation *o = (struct operation *)self;
-    if (!o->ended && ns)
-        flight_mark(&o->entry, FLIGHT_RUNNING);
     while (!o->ended) {
         int code = operation_look(o, ns);
         if (o->ended) /* by another thread meanwhile, or by close() */
             break;
         if (code == 1)
-            return goes_on(o, 1);
+            return 1;
         if (code != ACOMM_INTERRUPTED || at_end(o))
             settle(o, code);
         else if (interrupted(o))
-            return goes_on(o, -1);
+            return -1;
     }
     if (!o->waiters)
         operation_give_back(o);
@@ -336,7 +305,6 @@ static int operation_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT((PyObject *)o->shortcut);
     Py_VISIT(o->error);
-    Py_VISIT((PyObject *)o->entry.flight);
     Py_VISIT(o->owners[0]);
     Py_VISIT(o->owners[1]);
     return 0;
@@ -345,7 +313,6 @@ static int operation_traverse(PyObject *self, visitproc visit, void *arg)
 static int operation_clear(PyObject *self)
 {
     struct operation *o = (struct operation *)self;
-    flight_forget(&o->entry);
     Py_CLEAR(o->error);
     return 0;
 }

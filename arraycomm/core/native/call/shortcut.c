@@ -4,7 +4,6 @@
  * method's Python code takes the slow path, which is the reference, handles the rest and explains what is wrong. Ranks may take
  * different paths in one call; the engine sees no difference. The backend passes its entry points as an address. */
 #include "call.h"
-#include "flight/flight.h"
 
 #define ARGUMENTS_OFFSET ((size_t)1 << (8 * sizeof(size_t) - 1)) /* of PEP 590, part of the stable ABI since 3.12 only */
 
@@ -18,9 +17,6 @@ struct trip {
     bool begins;           /* it returns a Work at once */
     PyObject *owners[2];   /* of the memory in use then; borrowed */
     int array;             /* how it is divided, from the model to the result */
-    const struct view *view; /* of the model, until other threads may run; NULL: there is none */
-    struct flight *flight;
-    int row;
     acomm_call call;
 };
 
@@ -251,26 +247,6 @@ static PyObject *shortcut_run(struct trip *t)
     return Py_NewRef(Py_None);
 }
 
-/* run() or begin(), on the flight recorder where there is one. */
-static PyObject *shortcut_carry_out(struct trip *t)
-{
-    struct flight_entry entry = {.row = t->row};
-    if (t->flight && !flight_record(t->flight, &entry, &t->call, t->begins, t->view, t->given))
-        return NULL;
-    PyObject *done = !t->s->group ? declined() : t->begins ? shortcut_begin(t) : shortcut_run(t);
-    if (!t->flight)
-        return done;
-    if (!done)
-        flight_fail(&entry);
-    else if (done == Py_NotImplemented)
-        flight_drop(&entry);
-    else if (t->begins)
-        operation_record(done, &entry);
-    else
-        flight_end(&entry, NULL);
-    return done;
-}
-
 /* The method's result: the array, or the array with its source and tag. */
 static PyObject *made(const struct trip *t, enum work_makes makes, PyObject *make)
 {
@@ -283,7 +259,7 @@ static PyObject *made(const struct trip *t, enum work_makes makes, PyObject *mak
 /* Runs, and returns the result of `make`; or a Work for it. */
 static PyObject *shortcut_answer(struct trip *t, enum work_makes makes, PyObject *make)
 {
-    PyObject *done = shortcut_carry_out(t), *result;
+    PyObject *done = !t->s->group ? declined() : t->begins ? shortcut_begin(t) : shortcut_run(t), *result;
     if (!done || done == Py_NotImplemented)
         return done;
     if (t->begins)
@@ -391,7 +367,6 @@ static PyObject *with_array(struct trip *t)
     if (open_view(t, &view, t->model))
         return refused() ? declined() : NULL;
     t->owners[0] = view.owner;
-    t->view = &view;
     if (!shortcut_describe(t, &view))
         result = declined();
     else
@@ -404,15 +379,13 @@ static PyObject *with_array(struct trip *t)
 }
 
 /* The result, or NotImplemented; a Work at once where it `begins` only. `given`: arguments by role, see call.h.
- * flight: where it is recorded, as the group of that row; NULL: nowhere. Out of line: its frame is large, and calls that are
- * declined need none. */
-static __attribute__((noinline)) PyObject *take(PyObject *self, const struct shortcut_method *m, bool begins, PyObject **given,
-                                                struct flight *flight, int row)
+ * Out of line: its frame is large, and calls that are declined need none. */
+static __attribute__((noinline)) PyObject *take(PyObject *self, const struct shortcut_method *m, bool begins, PyObject **given)
 {
     int kind = m->kind;
     const acomm_operation *about = &acomm_operations[kind];
     struct trip t = {.s = (struct shortcut *)self, .about = about, .given = given, .array = about->array, .begins = begins,
-                     .flight = flight, .row = row, .call = {.factor = 1, .kind = kind, .timeout = -1}};
+                     .call = {.factor = 1, .kind = kind, .timeout = -1}};
     if (Py_TYPE(self) != shortcut_type || !t.s->group || !read_numbers(&t))
         return PyErr_Occurred() ? NULL : declined();
     if (kind == ACOMM_BARRIER)
@@ -437,14 +410,9 @@ static PyObject *short_way(const struct shortcut_method *m, struct shortcut_base
 {
     bool message = acomm_operations[m->kind].array == ACOMM_MESSAGE, batched = message && base->batch && PyList_Check(base->batch);
     bool begins = m->begins || batched || given[ROLE_ASYNC] == Py_True;
-    struct flight *flight = m->watched && flight_check(base->flight) ? (struct flight *)base->flight : NULL;
-    if (!base->shortcut || (m->watched && !flight))
+    if (!base->shortcut)
         return Py_NewRef(Py_NotImplemented);
-    Py_XINCREF((PyObject *)flight); /* the group may drop it meanwhile: detach() by another thread, or by an array's __dlpack__ */
-    PyObject *result = take(base->shortcut, m, begins, given, flight, base->row);
-    Py_XDECREF((PyObject *)flight);
-    if (flight && result != Py_NotImplemented && !message)
-        base->count++;
+    PyObject *result = take(base->shortcut, m, begins, given);
     if (batched && result && result != Py_NotImplemented && PyList_Append(base->batch, result))
         Py_CLEAR(result);
     return result;

@@ -23,7 +23,6 @@ static int base_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((struct shortcut_base *)self)->shortcut);
     Py_VISIT(((struct shortcut_base *)self)->batch);
-    Py_VISIT(((struct shortcut_base *)self)->flight);
     return 0;
 }
 
@@ -31,7 +30,6 @@ static int base_clear(PyObject *self)
 {
     Py_CLEAR(((struct shortcut_base *)self)->shortcut);
     Py_CLEAR(((struct shortcut_base *)self)->batch);
-    Py_CLEAR(((struct shortcut_base *)self)->flight);
     return 0;
 }
 
@@ -47,9 +45,6 @@ static void base_dealloc(PyObject *self)
 static PyMemberDef base_members[] = {
     {"_shortcut", T_OBJECT, offsetof(struct shortcut_base, shortcut), 0, "where short methods go first, or None"},
     {"_batch", T_OBJECT, offsetof(struct shortcut_base, batch), 0, "the Works of a batch of messages, or None"},
-    {"_flight", T_OBJECT, offsetof(struct shortcut_base, flight), 0, "the Flight that is told of short calls of a watched group, or None"},
-    {"_row", T_INT, offsetof(struct shortcut_base, row), 0, "of the group on that flight's board"},
-    {"_count", T_LONGLONG, offsetof(struct shortcut_base, count), 0, "how many collectives were watched"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot base_slots[] = {
@@ -208,15 +203,6 @@ static int forms_read(PyObject *names, int positional, struct form *form)
     return 0;
 }
 
-PyObject *forms_parameters(PyObject *const *given)
-{
-    PyObject *parameters = PyDict_New();
-    for (int role = 0; parameters && role < ROLES; role++)
-        if (given[role] && PyDict_SetItem(parameters, forms_names[role], given[role]))
-            Py_CLEAR(parameters);
-    return parameters;
-}
-
 /* ---- ShortcutMethod: a method ---- */
 
 static PyTypeObject *method_type;
@@ -251,13 +237,13 @@ static PyObject *bind(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type
     return object ? PyObject_CallFunctionObjArgs(bound_type, self, object, NULL) : Py_NewRef(self);
 }
 
-/* ShortcutMethod(kind, names of the parameters, how many may be given by position, function or None, begins, watched) */
+/* ShortcutMethod(kind, names of the parameters, how many may be given by position, function or None, begins) */
 static PyObject *shortcut_types_construct(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    int kind, positional, begins, watched;
+    int kind, positional, begins;
     PyObject *names, *function;
     struct form form;
-    if (!PyArg_ParseTuple(args, "iO!iOpp:ShortcutMethod", &kind, &PyTuple_Type, &names, &positional, &function, &begins, &watched))
+    if (!PyArg_ParseTuple(args, "iO!iOp:ShortcutMethod", &kind, &PyTuple_Type, &names, &positional, &function, &begins))
         return NULL;
     if (kind < 0 || kind >= ACOMM_KINDS) {
         PyErr_Format(PyExc_ValueError, "there is no operation number %d", kind);
@@ -273,7 +259,6 @@ static PyObject *shortcut_types_construct(PyTypeObject *Py_UNUSED(type), PyObjec
     m->function = function == Py_None ? NULL : Py_NewRef(function);
     m->kind = kind;
     m->begins = begins;
-    m->watched = watched;
     return (PyObject *)m;
 }
 
