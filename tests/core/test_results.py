@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import ctypes
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -32,6 +33,17 @@ class Bare:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
+
+
+class Classes(Bare):
+    """Of a library whose dtypes are classes, as Warp's are."""
+
+    @property
+    def dtype(self) -> type:
+        return type(self.x.dtype.name, (), {"__module__": "a.library"})
+
+    def __array_namespace__(self) -> Any:
+        return SimpleNamespace(from_dlpack=lambda buffer: Classes(np.from_dlpack(buffer).astype("float32")))
 
 
 @pytest.fixture
@@ -66,6 +78,15 @@ def test_a_memoryview_where_the_library_has_no_from_dlpack(x: Any, alone: arrayc
         found = call(alone, x)
         assert type(found) is memoryview and not found.readonly, name
         assert np.asarray(found).dtype == want.dtype and np.array_equal(np.asarray(found), want), name
+
+
+def test_dtypes_may_be_classes(alone: arraycomm.Group) -> None:
+    x = Classes(np.arange(3, dtype="float32"))
+    assert str(x.dtype) == "<class 'a.library.float32'>"
+    found = alone.all_reduce(x)
+    assert type(found) is Classes and found.x.tolist() == [0, 1, 2]
+    with pytest.raises(TypeError, match="cannot hold float16 here and made .*float32"):
+        alone.all_reduce(Classes(np.ones(3, "float16")))
 
 
 def test_a_buffer_where_memoryview_has_no_letter(alone: arraycomm.Group) -> None:

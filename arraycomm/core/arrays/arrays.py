@@ -412,7 +412,7 @@ def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
     label = found = DType(buffer.dtype).label
     with contextlib.suppress(Exception):  # the library has no name for the dtype (TVM FFI's complex numbers)
         found = str(getattr(array, "dtype", label))
-    if found.rpartition(".")[2] != label:
+    if found.rpartition(".")[2].rstrip("'>") != label:
         raise TypeError(
             f"{_name(template)} cannot hold {label} here and made {array.dtype} of it"
             + ("; set jax_enable_x64" if derives(template, "jax", "Array") else "")
