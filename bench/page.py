@@ -31,7 +31,8 @@ def write_html(path: str, cells: Sequence[Cell], network: Sequence[str], about: 
     title = f"arraycomm beside other libraries, {about['dtype']}"
     facts = (f"{about['cpu']}, {about['cpus']} processors, {about['machine']}, {about['end_time']}; "
              f"rounds of a cell: {_span(rounds)}; busy processes beside: {about['beside_load']}")
-    parts = [f"<h1>{escape(title)}</h1>", f"<p><b>Machine.</b> {escape(facts)}.</p><p><b>Method.</b> {_METHOD}</p>",
+    note = f"<p><b>Note.</b> {escape(about['note'])}</p>" if "note" in about else ""
+    parts = [f"<h1>{escape(title)}</h1>", f"<p><b>Machine.</b> {escape(facts)}.</p><p><b>Method.</b> {_METHOD}</p>", note,
              _table(["library", "version", "moves data by"],
                     [[name, found["version"], transport(name, network)] for name, found in about["contenders"].items()], "text"),
              *(f"<p>{escape(name)} took no part: {escape(str(reason))}</p>" for name, reason in about["skipped"].items()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
@@ -12,8 +13,9 @@ from .report import redop
 from .results import OURS, Cell
 from .sweep import Row
 
-_PANEL = (3.6, 2.7)  # inches
-_COLUMNS = 4
+_PANEL = (3.0, 2.3)  # inches: three beside each other are legible in the width of a page
+_COLUMNS = 3
+_LETTERS = 12  # of a title, an inch
 # Okabe and Ito, "Color Universal Design", 2008: colours that the colour-blind tell apart. Markers differ too, for print.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "os^Dv<>"
@@ -21,7 +23,8 @@ _TIME, _RATE, _RATIO = "us", "GB/s", "\N{MULTIPLICATION SIGN}"
 # Text stays text, and no two runs differ by names of parts or by a date.
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "arraycomm"}
 _NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
-RATIO_TITLE = "time of the best other library over arraycomm's (above 1: arraycomm is faster; shaded: range over the rounds)"
+RATIO_TITLE = (f"best other library's time over arraycomm's: above 1{_RATIO} arraycomm is faster "
+               "(shaded: range over rounds)")
 
 Curves = dict[str, list[tuple[int, float]]]  # name: (bytes, value); bytes are 0 where the operation moves none
 Bands = dict[str, list[tuple[int, float, float]]]  # name: (bytes, lowest, highest)
@@ -43,7 +46,7 @@ def require(option: str) -> None:
 
 
 def sweep_panels(rows: Sequence[Row]) -> list[Panel | None]:
-    """For each operation the time and the bus bandwidth. Curve names have the placement and the parameters that differ."""
+    """For each operation a row: the time and the bus bandwidth. Curve names have the placement and the parameters that differ."""
     panels: list[Panel | None] = []
     for operation in dict.fromkeys(row.operation for row in rows):
         own = [row for row in rows if row.operation == operation]
@@ -71,6 +74,8 @@ def compare_panels(cells: Sequence[Cell]) -> list[Panel | None]:
                 found.setdefault(cell.operation, {}).setdefault(name, []).append((cell.size, timing.time))
         panels += [Panel(f"{operation}, {ranks} ranks", curves) for operation, curves in found.items()]
         panels += [None] * (-len(panels) % _COLUMNS)
+    while panels and panels[-1] is None:
+        panels.pop()
     return panels
 
 
@@ -87,10 +92,10 @@ def ratio_panels(cells: Sequence[Cell], network: Iterable[str]) -> list[Panel | 
     return [panel for panel in found.values() if panel.curves]
 
 
-def write_plot(path: str, panels: Sequence[Panel | None], title: str) -> None:
+def write_plot(path: str, panels: Sequence[Panel | None], title: str, columns: int = _COLUMNS) -> None:
     """Writes path, .svg or .png."""
     with open(path, "wb") as file:
-        _save(file, path.rpartition(".")[2], panels, title)
+        _save(file, path.rpartition(".")[2], panels, title, columns)
 
 
 def svg(panels: Sequence[Panel | None], title: str) -> str:
@@ -101,21 +106,22 @@ def svg(panels: Sequence[Panel | None], title: str) -> str:
     return text[text.index("<svg"):]
 
 
-def _save(file: Any, form: str, panels: Sequence[Panel | None], title: str) -> None:
+def _save(file: Any, form: str, panels: Sequence[Panel | None], title: str, columns: int = _COLUMNS) -> None:
     import matplotlib
 
     with matplotlib.rc_context(_STYLE):
-        _figure(panels, title).savefig(file, format=form, metadata=_NO_METADATA if form == "svg" else None)
+        _figure(panels, title, columns).savefig(file, format=form, metadata=_NO_METADATA if form == "svg" else None)
 
 
-def _figure(panels: Sequence[Panel | None], title: str) -> Any:
+def _figure(panels: Sequence[Panel | None], title: str, columns: int = _COLUMNS) -> Any:
     """Ours are thick, what is in place dashed; an operation without sizes has bars. Panels of one unit have the same axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(name for panel in panels if panel for name in panel.curves))
-    rows, columns = -(-len(panels) // _COLUMNS), min(len(panels), _COLUMNS)
-    figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows + 0.9), layout="constrained")
+    rows, columns = -(-len(panels) // columns), min(len(panels), columns)
+    width = _PANEL[0] * max(columns, 2)  # for the title
+    figure = Figure(figsize=(width, _PANEL[1] * rows + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     styles = {name: {"color": colour, "marker": marker}
@@ -130,14 +136,14 @@ def _figure(panels: Sequence[Panel | None], title: str) -> Any:
         _same_axes(alike)
     keys = dict(pair for one in axes for pair in zip(*one.get_legend_handles_labels()[::-1], strict=True))
     if keys:
-        figure.legend(keys.values(), keys, loc="outside lower center", ncols=min(len(keys), 6), frameon=False)
-    figure.suptitle(title)
+        figure.legend(keys.values(), keys, loc="outside lower center", ncols=min(len(keys), int(width / 1.5)), frameon=False)
+    figure.suptitle("\n".join(textwrap.fill(line, int(_LETTERS * width)) for line in title.splitlines()), fontsize="medium")
     return figure
 
 
 def _draw(axes: Any, panel: Panel, styles: dict[str, dict[str, str]]) -> bool:
     """False if the operation has no sizes."""
-    axes.set_title(panel.title, fontsize="medium")
+    axes.set_title(panel.title, fontsize="medium", fontweight="bold")
     axes.tick_params(labelsize="small")
     axes.grid(True, alpha=0.3)
     sized = any(size for points in panel.curves.values() for size, _ in points)
@@ -146,14 +152,20 @@ def _draw(axes: Any, panel: Panel, styles: dict[str, dict[str, str]]) -> bool:
     if not sized:
         axes.barh(list(panel.curves), [points[0][1] for points in panel.curves.values()],
                   color=[styles[name]["color"] for name in panel.curves])
+        axes.locator_params(axis="x", nbins=4)
         axes.xaxis.set_major_formatter(lambda value, _: short_value(value, panel.unit))
         return False
+    _scale(axes, panel.unit)
     for name, points in panel.curves.items():
         axes.plot(*zip(*sorted(points), strict=True), label=name, **styles[name], markersize=4,
                   linestyle="--" if name.endswith("in-place") else "-", linewidth=2.4 if name.startswith(OURS) else 1.2)
+    low, high = axes.get_ylim()  # a band may leave the panel: one round of bad luck would press all curves flat
     for name, band in panel.bands.items():
         axes.fill_between(*zip(*sorted(band), strict=True), color=styles[name]["color"], alpha=0.15, linewidth=0)
-    _scale(axes, panel.unit)
+    if panel.unit == _RATE:
+        axes.set_ylim(0, high)
+    else:
+        axes.set_ylim(low / 1.2, high * 1.2)
     return True
 
 
@@ -164,9 +176,7 @@ def _scale(axes: Any, unit: str) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=32))
     axes.xaxis.set_major_formatter(lambda size, _: short_size(size))
-    if unit == _RATE:
-        axes.set_ylim(bottom=0)
-    else:
+    if unit != _RATE:
         axes.set_yscale("log", base=2 if unit == _RATIO else 10)
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(lambda value, _: short_value(value, unit))

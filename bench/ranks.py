@@ -146,7 +146,7 @@ def _write(rows: list[sweep.Row], options: argparse.Namespace, ranks: list[str],
     if options.csv:
         report.write_csv(options.csv, rows, where)
     if options.plot:
-        plot.write_plot(options.plot, plot.sweep_panels(rows), _title(options, where))
+        plot.write_plot(options.plot, plot.sweep_panels(rows), _title(options, where), columns=2)
 
 
 def _title(options: argparse.Namespace, where: dict[str, object]) -> str:

@@ -14,7 +14,8 @@ from arraycomm.bench.table import write_json
 
 pytest.importorskip("matplotlib")
 ABOUT = {"dtype": "float32",
-         "cpu": "a <processor>", "cpus": 2, "machine": "Linux", "beside_load": 3, "end_time": "2026-11-29T12:00:00",
+         "cpu": "a <processor>", "cpus": 2, "machine": "Linux", "beside_load": 3, "note": "one <note>",
+         "end_time": "2026-11-29T12:00:00",
          "contenders": {name: {"version": f"{name} 1.0", "python": "/secret", "transport": transport} for name, transport in (
              ("ours/shm", "shared memory"), ("ours/tcp", "sockets"), ("openmpi", "shared memory"), ("gloo", "sockets"))},
          "skipped": {"mpich": "pip install mpich & more"}, "failed": [{"contender": "impi", "ranks": 2, "error": "impi died"}]}
@@ -108,7 +109,8 @@ def test_the_summary_has_the_worst_cell(page):
 def test_machine_method_and_plots_are_there(page):
     text = "".join(page.texts)
     assert "a <processor>, 2 processors, Linux, 2026-11-29T12:00:00; rounds of a cell: 2; busy processes beside: 3." in text
-    assert "took turns" in text and "mpich took no part: pip install mpich & more" in text and "Failed: impi died" in text
+    assert "Note. one <note>" in text and "took turns" in text
+    assert "mpich took no part: pip install mpich & more" in text and "Failed: impi died" in text
     assert ["gloo", "gloo 1.0", "sockets"] in page.rows
     assert page.tags.count("svg") == 2 and "all_reduce, 2 ranks" in page.texts
 

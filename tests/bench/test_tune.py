@@ -18,7 +18,7 @@ from arraycomm.bench.tune_table import Place
 from arraycomm.core.interface import tuning
 from arraycomm.core.interface.tuning import Pick
 
-MEASURED = sorted((Path(tune.__file__).parent / "measured").glob("*.json"))
+MEASURED = sorted((Path(tune.__file__).parent / "measured").glob("xeon-*.json"))
 MACHINE = {"cpu": "Intel Test", "cores": 4, "date": "2026-01-02", "arraycomm": "0.1.0"}
 SIZES = (1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10)
 TABLE = (Pick("shared", 16 << 10), Pick("direct", None))
