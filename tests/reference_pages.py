@@ -43,7 +43,8 @@ PAGES = {
     "group.md": Page(
         "Group",
         "A `Group` is one rank's end of a group of ranks. `arraycomm.init()` makes the first one, `split()` and `subgroup()`\n"
-        "make others. What an operation computes, to the bit, is in [what the operations mean](semantics.md).\n", (
+        "make others. What an operation computes, to the bit, is in [what the operations mean](semantics.md).\n"
+        "`ANY_TAG` is the tag of a receive or a probe that takes a message with any tag.\n", (
             Section("The class", "arraycomm", "Group"),
             Section("Reductions", "arraycomm.Group", "all_reduce reduce reduce_scatter scan exscan"),
             Section("Moving arrays", "arraycomm.Group", "broadcast all_gather gather scatter all_to_all barrier"),
@@ -83,36 +84,42 @@ PAGES = {
             Section("Errors of arguments", "arraycomm", "DeviceError"))),
     "distributed-calls.md": Page(
         "arraycomm.distributed, call by call",
-        "The names, parameters and results are torch.distributed's: [the guide to the interface](distributed.md) says what "
-                    "differs.\n",
-        (
+        "The names, parameters and results are torch.distributed's: [the guide to the interface](distributed.md) says what\n"
+        "differs. `default_pg_timeout` is a timedelta of 30 minutes.\n\n"
+        "The examples need `import numpy as np`, `import arraycomm.distributed as dist`, `from datetime import timedelta`. \n"
+        "Those \"on each of two ranks\" run in two processes after `dist.init_process_group()`.\n", (
             Section("Begin and end", "arraycomm.distributed", "init_process_group destroy_process_group is_initialized "
-                    "is_available "
-                    "is_backend_available is_gloo_available is_mpi_available is_nccl_available is_ucc_available "
-                    "is_xccl_available "
-                    "is_torchelastic_launched rendezvous register_rendezvous_handler spawn"),
+                    "is_available is_backend_available is_gloo_available is_mpi_available is_nccl_available is_ucc_available "
+                    "is_xccl_available is_torchelastic_launched rendezvous register_rendezvous_handler spawn "
+                    "ProcessExitedException ProcessRaisedException"),
             Section("Groups", "arraycomm.distributed", "new_group new_subgroups new_subgroups_by_enumeration split_group "
-                    "shrink_group "
-                    "get_rank get_world_size get_group_rank get_global_rank get_process_group_ranks get_backend "
-                    "get_backend_config "
-                    "get_default_backend_for_device get_node_local_rank get_pg_count supports_complex init_device_mesh "
-                    "DeviceMesh"),
-            Section("Collectives", "arraycomm.distributed", "all_reduce reduce broadcast all_gather all_gather_into_tensor "
-                    "gather "
-                    "scatter reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier "
-                    "all_reduce_coalesced all_gather_coalesced"),
+                    "shrink_group get_rank get_world_size get_group_rank get_global_rank get_process_group_ranks get_backend "
+                    "get_backend_config get_default_backend_for_device get_node_local_rank get_pg_count GroupMember group "
+                    "GroupName init_device_mesh DeviceMesh ProcessGroup Backend BackendConfig ProcessGroupNCCL"),
+            Section("Collectives", "arraycomm.distributed", "all_reduce reduce broadcast all_gather all_gather_single gather "
+                    "scatter reduce_scatter reduce_scatter_single all_to_all all_to_all_single barrier monitored_barrier "
+                    "ReduceOp supports_complex"),
+            Section("Older names", "arraycomm.distributed", "all_gather_into_tensor reduce_scatter_tensor all_reduce_coalesced "
+                    "all_gather_coalesced reduce_op all_reduce_multigpu reduce_multigpu broadcast_multigpu all_gather_multigpu "
+                    "reduce_scatter_multigpu"),
             Section("Objects", "arraycomm.distributed", "all_gather_object broadcast_object_list gather_object "
-                    "scatter_object_list "
-                    "send_object_list recv_object_list"),
+                    "scatter_object_list send_object_list recv_object_list"),
             Section("Messages", "arraycomm.distributed", "send recv isend irecv batch_isend_irecv P2POp"),
+            Section("Works", "arraycomm.distributed", "Work"),
             Section("Stores", "arraycomm.distributed", "Store TCPStore FileStore HashStore PrefixStore"),
-            Section("Other", "arraycomm.distributed", "Work ReduceOp DistributedSampler breakpoint record_comm get_debug_level "
+            Section("Options of ProcessGroup's methods", "arraycomm.distributed", "AllreduceOptions AllreduceCoalescedOptions "
+                    "BroadcastOptions ReduceOptions ReduceScatterOptions AllToAllOptions GatherOptions ScatterOptions "
+                    "BarrierOptions"),
+            Section("Errors", "arraycomm.distributed", "DistError DistBackendError DistNetworkError DistStoreError "
+                    "QueueEmptyError"),
+            Section("Other", "arraycomm.distributed", "DistributedSampler breakpoint record_comm DebugLevel get_debug_level "
                     "set_debug_level set_debug_level_from_env"))),
     "dist2-calls.md": Page(
         "arraycomm.dist2, call by call",
-        "Groups as objects: [the guide to the interface](dist2.md).\n", (
-            Section("Groups", "arraycomm.dist2", "new_group process_group current_process_group register_backend ProcessGroup "
-                    "ReconfigureOptions"),
+        "Groups as objects: [the guide to the interface](dist2.md). `ReduceOp`, `Store` and its subclasses, `Work` and\n"
+        "the other options are [arraycomm.distributed's](distributed-calls.md).\n", (
+            Section("Groups", "arraycomm.dist2", "new_group process_group current_process_group register_backend "
+                    "ProcessGroupFactory ProcessGroup AllgatherOptions ReconfigureOptions"),
             Section("Windows", "arraycomm.dist2", "Window WindowAccessType WindowAttr"),
             Section("Hooks", "arraycomm.dist2", "HookOpName PreHookArgs PostHookArgs"))),
     "jax.md": Page(
@@ -125,10 +132,11 @@ PAGES = {
     "torch.md": Page(
         "arraycomm.frameworks.torch",
         "The backend \"arraycomm\" of torch.distributed, and what works without it: [the guide](../guide/torch.md).\n", (
-            Section("The module", "arraycomm.frameworks.torch", "register"),)),
+            Section("The module", "arraycomm.frameworks.torch", "register DistributedDataParallel"),)),
     "ray.md": Page(
         "arraycomm.frameworks.ray",
-        "The backend \"arraycomm\" of ray.util.collective. Importing the module registers it: [Ray](../guide/ray.md).\n", ()),
+        "The backend \"arraycomm\" of ray.util.collective. Importing the module registers it: [Ray](../guide/ray.md).\n", (
+            Section("The class", "arraycomm.frameworks.ray", "Group"),)),
 }
 
 

@@ -1,91 +1,31 @@
-"""Every public name has a docstring that answers a user's questions, with an example that runs over ranks that are threads."""
+"""Every public name has a docstring that answers a user's questions, with an example that runs."""
 
 from __future__ import annotations
 
-import ast
-import doctest
 import importlib
 import inspect
-import re
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import arraycomm
 
-from . import reference_pages
+from . import docstrings, reference_pages
+from .docstrings import CONSTANTS, MODULES, RANKS, Name, expected, fields, problems, problems_of, text_of
 
-_PAGES = ("group.md", "work.md", "start.md", "types.md", "errors.md", "jax.md", "torch.md")
-NAMES = [(section.owner, name) for page in _PAGES for section in reference_pages.PAGES[page].sections
-         for name in section.names.split()]
-_STUB = Path(arraycomm.__file__).with_name("_engine.pyi")
-_ARRAYS = ("Shapes", "Dtypes", "Memory")
-_CALL = ("Blocks", "Errors")
-_ALGORITHM = ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan", "broadcast", "all_gather", "gather", "scatter",
-              "all_to_all", "barrier")
-_EMPTY = {"the", "a", "an", "of", "and", "or", "is", "are", "it", "to", "in", "for", "as", "any", "none", "yes", "no", "see"}
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = [*docstrings.names()]
+MEMBERS = [*docstrings.members()]
 
 
-def fields(text: str) -> dict[str, str]:
-    """The items "- Name: text" of a docstring."""
-    return {name: " ".join(said.split()) for name, said in
-            re.findall(r"^- ([A-Z]\w+): (.*?)(?=^- |^\S|\n\n|\Z)", text, re.MULTILINE | re.DOTALL)}
-
-
-def found(owner: str, name: str) -> Any:
-    if ".frameworks." in owner:
-        pytest.importorskip(owner.rpartition(".")[2])
-    return reference_pages.found(owner, name)
-
-
-def docstring(value: Any) -> str:
-    """Work's stands in the stub: C code has the first lines only."""
-    name = getattr(value, "__qualname__", "")
-    if name.split(".")[0] != "Work":
-        return inspect.getdoc(value) or ""
-    nodes: Any = next(node for node in ast.parse(_STUB.read_text()).body if getattr(node, "name", "") == "Work")
-    for part in name.split(".")[1:]:
-        nodes = next(node for node in nodes.body if getattr(node, "name", "") == part)
-    return ast.get_docstring(nodes) or ""
-
-
-def named_parameters(value: Any) -> set[str]:
-    try:
-        return set(inspect.signature(value).parameters)
-    except ValueError:  # C code
-        return set(re.findall(r"\w+(?==)", (value.__doc__ or "").partition("\n")[0]))
-
-
-def expected(value: Any) -> set[str]:
-    """Of an error's class: when it comes, and what may be done. Of others what their parameters call for."""
-    if inspect.isclass(value) and issubclass(value, BaseException):
-        return {"Raised", "Afterwards"}
-    parameters = set() if isinstance(value, property) or inspect.isclass(value) else named_parameters(value)
-    found = set(_CALL)
-    if parameters & {"x", "out", "like"}:
-        found.update(_ARRAYS)
-    if "timeout" in parameters:
-        found.add("Timeout")
-    return found | ({"Algorithm"} if getattr(value, "__name__", "") in _ALGORITHM else set())
-
-
-def says_nothing(field: str, text: str, name: str) -> bool:
-    """Whether the text has nothing beyond the names of the field and of the call."""
-    def words(said: str) -> set[str]:
-        return {word.rstrip("s") for word in re.findall("[a-z]+", said.lower())}
-
-    return not words(text) - words(f"{field} {name}") - words(" ".join(_EMPTY))
-
-
-def problems(name: str, value: Any) -> list[str]:
-    text = docstring(value)
-    told = fields(text)
-    missing = [field for field in sorted(expected(value)) if field not in told]
-    return [*(f"{name} does not say: {field}" for field in missing),
-            *(f"{name}: {field} says nothing" for field, said in told.items() if says_nothing(field, said, name)),
-            *([] if ">>>" in text else [f"{name} has no example"])]
+def _needs(name: Name) -> None:
+    if ".frameworks." in name.owner:
+        pytest.importorskip(name.owner.rpartition(".")[2])
 
 
 def test_what_is_a_problem() -> None:
@@ -99,29 +39,53 @@ def test_what_is_a_problem() -> None:
           has ended everywhere.
         """
 
-    assert problems("f", f) == ["f does not say: Errors", "f does not say: Timeout", "f: Shapes says nothing", "f has no example"]
-    assert fields(inspect.getdoc(f) or "")["Blocks"] == "yes, it blocks until f has ended everywhere."
+    text = inspect.getdoc(f) or ""
+    assert problems("f", text, expected(f), ">>>" in text) == [
+        "f does not say: Errors", "f does not say: Timeout", "f: Shapes says nothing", "f has no example"]
+    assert fields(text)["Blocks"] == "yes, it blocks until f has ended everywhere."
 
 
-def test_nothing_public_is_left_out() -> None:
-    public = {name for name in dir(arraycomm.Group) if not name.startswith("_")}
-    listed = {name for owner, name in NAMES if owner in ("arraycomm", "arraycomm.Group")}
-    assert public <= listed and {*arraycomm.__all__} - {"ANY_TAG"} <= listed
+@pytest.mark.parametrize("module", MODULES)
+def test_no_public_name_is_left_out(module: str) -> None:
+    """A name that two modules share is on the page of the first."""
+    _needs(Name(module, "", ""))
+    listed = {name.name for name in NAMES if name.owner == module}
+    elsewhere = {id(docstrings.found(name)) for name in NAMES if name.owner == "arraycomm.distributed" != module}
+    loaded = importlib.import_module(module)
+    missing = {name for name in set(loaded.__all__) - listed if id(getattr(loaded, name)) not in elsewhere}
+    pages = "".join(page.text for page in reference_pages.PAGES.values())
+    assert {f"{module}.{name}" for name in missing} <= CONSTANTS and all(f"`{name}`" in pages for name in missing)
+    if module == "arraycomm":
+        groups = {name.name for name in NAMES if name.owner == "arraycomm.Group"}
+        assert {name for name in dir(arraycomm.Group) if not name.startswith("_")} <= groups
 
 
-@pytest.mark.parametrize(("owner", "name"), NAMES)
-def test_a_docstring_has_all_fields(owner: str, name: str) -> None:
-    wrong = problems(name, found(owner, name))
+@pytest.mark.parametrize("name", [*NAMES, *MEMBERS], ids=str)
+def test_a_docstring_has_all_fields(name: Name) -> None:
+    _needs(name)
+    wrong = problems_of(name)
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(("owner", "name"), NAMES)
-def test_examples(owner: str, name: str) -> None:
-    text = docstring(found(owner, name))
-    names = {"arraycomm": arraycomm, "np": np}
-    if owner.endswith("jax"):
-        names.update(comm=reference_pages.found("arraycomm.frameworks", "jax"), jax=importlib.import_module("jax"),
-                     jnp=importlib.import_module("jax.numpy"))
-    example = doctest.DocTestParser().get_doctest(text, names, name, None, None)
-    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
-    assert runner.run(example).failed == 0
+@pytest.mark.parametrize("name", [name for name in (*NAMES, *MEMBERS) if RANKS not in text_of(name)], ids=str)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_examples(name: Name) -> None:
+    _needs(name)
+    assert docstrings.failure(name) == ""
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks() -> dict[str, str]:
+    """What each example that needs a default group printed, where it failed: they run in two processes, one after the other."""
+    environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")}
+    program = str(ROOT / "tests" / "example_ranks.py")
+    done = subprocess.run([sys.executable, "-m", "arraycomm.launch", "--nproc-per-node", "2", program], capture_output=True,
+                          text=True, timeout=240, env={**environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1].removeprefix("[rank 0] "))
+    return found
+
+
+@pytest.mark.parametrize("name", [str(name) for name in NAMES if RANKS in text_of(name)])
+def test_examples_of_two_ranks(name: str, of_two_ranks: dict[str, str]) -> None:
+    assert of_two_ranks[name] == ""

@@ -32,13 +32,36 @@ _current = threading.local()  # .group: this thread's current group, set by proc
 
 
 class ProcessGroupFactory(Protocol):
-    """A factory for register_backend(): called with the store of the ranks' rendezvous."""
+    """The signature of a function for register_backend(). The store is that of the ranks' rendezvous.
+
+    - Blocks: as long as the program's function does.
+    - Timeout: the one that new_group() was given, a timedelta.
+    - Errors: those of the program's function.
+
+    Examples:
+        >>> def factory(store, rank, world_size, timeout, device, **options):
+        ...     return "my group"
+        >>> callable(factory)
+        True
+    """
 
     def __call__(self, store: Any, rank: int, world_size: int, timeout: timedelta, device: Any, **kwargs: Any) -> Any: ...
 
 
 def register_backend(name: str, func: ProcessGroupFactory) -> None:
-    """Makes new_group(name, ...) call func. Raises ValueError when the name is taken, TypeError where func can't be called."""
+    """Makes new_group(name, ...) call func, a ProcessGroupFactory.
+
+    - Blocks: never; nothing is sent.
+    - Errors: ValueError when the name is taken, TypeError where func cannot be called.
+
+    Examples:
+        >>> def factory(store, rank, world_size, timeout, device, **options):
+        ...     return "my group"
+        >>> dist2.register_backend("documented", factory)
+        >>> dist2.register_backend("gloo", factory)
+        Traceback (most recent call last):
+        ValueError: Backend gloo already registered
+    """
     if not callable(func):
         raise TypeError(f"register_backend() takes a function that makes the group, got {func!r}")
     if name in state.factories or backends.is_registered(name):
@@ -47,14 +70,35 @@ def register_backend(name: str, func: ProcessGroupFactory) -> None:
 
 
 def new_group(backend: str, timeout: timedelta, device: Any, **kwargs: Any) -> Any:
-    """A group that nothing registers, of ranks that all call it. Closed by its shutdown().
+    """A group of ranks that all call it. It is not registered anywhere; close it by shutdown().
 
-    device: which this process works on, as "cpu" or "cuda:0". kwargs: for a registered factory. Our own backends take
-    init_method, or store, with rank and world_size, as init_process_group(): then the group is a world of its own, of which a
-    process may have several. Without any of these all ranks of the environment meet (env://). With enable_reconfigure=True and
-    a store nobody is waited for: the group has no members before its reconfigure().
-    Raises ValueError for an unknown backend or a device that it does not serve, TypeError for a timeout that is no timedelta
-    and for keywords that nobody takes, RuntimeError for a device that nobody knows.
+    Without init_method, store, rank and world_size the ranks of the environment meet (env://). With them the group is a world of
+    its
+    own; a process may have several. With enable_reconfigure=True and a store the call does not wait: the group has no members
+    before its reconfigure().
+
+    Args:
+        backend: a registered name, such as "gloo".
+        timeout: a timedelta for this call, and the default of the group's operations.
+        device: what this process works on, as "cpu" or "cuda:0".
+        kwargs: init_method, or store, with rank and world_size; others go to a registered function.
+
+    - Blocks: until every rank has come.
+    - Timeout: DistStoreError names the ranks that did not come.
+    - Errors: ValueError for an unknown backend or a device that it does not serve, TypeError for a timeout that is no timedelta
+      and for
+      unknown keywords, RuntimeError for an unknown device.
+
+    Examples:
+        >>> def work(group):
+        ...     pg = dist2.new_group("gloo", timedelta(seconds=60), "cpu", store=store, rank=group.rank, world_size=2)
+        ...     x = np.full(1, pg.rank() + 1)
+        ...     pg.allreduce(x).wait()
+        ...     pg.shutdown()
+        ...     return x.item()
+        >>> store = dist.HashStore()
+        >>> arraycomm.run(work, 2)
+        [3, 3]
     """
     factory = state.factories.get(backend)
     if factory is None and not backends.is_registered(backend):
@@ -118,13 +162,30 @@ def _part_of_environment(timeout: timedelta) -> tuple[Rendezvous, str]:
 
 
 def current_process_group() -> Any:
-    """The group that process_group() has made current in this thread, or None."""
+    """The group that process_group() has made current in this thread; None without one.
+
+    - Blocks: never; nothing is sent.
+    - Errors: none; it has no arguments.
+
+    Examples:
+        >>> dist2.current_process_group() is None
+        True
+    """
     return getattr(_current, "group", None)
 
 
 @contextlib.contextmanager
 def process_group(pg: Any) -> Iterator[None]:
-    """Makes a group the current one of this thread while the block lasts."""
+    """A context in which `pg` is this thread's current group.
+
+    - Blocks: never; nothing is sent.
+    - Errors: none; any object is accepted.
+
+    Examples:
+        >>> with dist2.process_group("mine"):
+        ...     dist2.current_process_group()
+        'mine'
+    """
     before = current_process_group()
     _current.group = pg
     try:

@@ -34,7 +34,18 @@ _LEVELS = {"ERROR": 40, "WARNING": 30, "INFO": 20}  # logging's numbers
 
 
 class DebugLevel(enum.Enum):
-    """How much is checked and told."""
+    """How much is checked and logged: OFF, INFO or DETAIL, as TORCH_DISTRIBUTED_DEBUG names them.
+
+    DETAIL compares shapes and dtypes before each collective. An error lists all late or different ranks, and the group stays
+    usable.
+
+    - Blocks: never; with DETAIL every collective waits for an exchange first.
+    - Errors: none; it is an enumeration.
+
+    Examples:
+        >>> int(dist.DebugLevel.DETAIL)
+        2
+    """
 
     OFF = 0
     INFO = 1
@@ -53,7 +64,15 @@ class _State:
 
 
 def get_debug_level() -> DebugLevel:
-    """The level. ValueError when TORCH_DISTRIBUTED_DEBUG is none."""
+    """The level for new groups. The first call reads TORCH_DISTRIBUTED_DEBUG.
+
+    - Blocks: never; nothing is sent.
+    - Errors: ValueError when TORCH_DISTRIBUTED_DEBUG has another value than OFF, INFO or DETAIL.
+
+    Examples:
+        >>> dist.get_debug_level()
+        <DebugLevel.OFF: 0>
+    """
     if _State.level is None:
         set_debug_level_from_env()
     assert _State.level is not None
@@ -61,14 +80,31 @@ def get_debug_level() -> DebugLevel:
 
 
 def set_debug_level(level: DebugLevel) -> None:
-    """For groups that are made from now on. TypeError for anything but a DebugLevel."""
+    """Sets the level for groups that are made afterwards.
+
+    - Blocks: never; nothing is sent.
+    - Errors: TypeError for anything but a DebugLevel.
+
+    Examples:
+        >>> dist.set_debug_level(dist.DebugLevel.INFO)
+        >>> dist.set_debug_level(dist.DebugLevel.OFF)
+    """
     if not isinstance(level, DebugLevel):
         raise TypeError(f"set_debug_level() takes a DebugLevel, as DebugLevel.DETAIL; got {level!r}")
     _State.level = level
 
 
 def set_debug_level_from_env() -> None:
-    """Takes what TORCH_DISTRIBUTED_DEBUG says, in any case; OFF where it is not set. ValueError for any other word."""
+    """Sets the level to the value of TORCH_DISTRIBUTED_DEBUG, in upper or lower case; OFF if it is not set.
+
+    - Blocks: never; nothing is sent.
+    - Errors: ValueError for another value than OFF, INFO or DETAIL.
+
+    Examples:
+        >>> dist.set_debug_level_from_env()
+        >>> dist.get_debug_level().name
+        'OFF'
+    """
     text = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
     if text not in DebugLevel.__members__:
         raise ValueError(f"The value of TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL, got {text!r}.")
@@ -119,11 +155,22 @@ def _configure_log(level: DebugLevel) -> None:
 # ---- breakpoint ----
 
 def breakpoint(rank: int = 0, skip: int = 0, timeout_s: int = 3600) -> None:
-    """Stops all ranks of the world until the debugger of rank `rank` says `continue`. All ranks call it with the same rank.
+    """Stops all ranks of the world until the debugger of rank `rank` continues. All ranks call it with the same rank.
 
-    The debugger (pdb) begins in this function; type `up` for the caller's frame. It reads the terminal also in a process
-    that a launcher started. skip: pass so many times at this place first. timeout_s: how long the others wait, seconds.
-    Raises ValueError before init_process_group(), CollectiveTimeout after timeout_s.
+    The debugger (pdb) begins in this function; type `up` for the caller's frame, and `continue` to go on. It reads the terminal,
+    also in a process that a launcher started.
+
+    Args:
+        skip: how many calls at this line pass without a stop.
+        timeout_s: how long the other ranks wait, in seconds.
+
+    - Blocks: until the debugger continues.
+    - Errors: ValueError before init_process_group() and for a rank that does not exist. CollectiveTimeout after timeout_s.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.breakpoint(skip=1)      # the first call at this line passes
     """
     group = default_group()
     if not 0 <= rank < group.size():

@@ -28,16 +28,35 @@ __all__ = ["DeviceMesh", "init_device_mesh"]
 
 
 class DeviceMesh:
-    """Ranks in a grid. All ranks of the world make it, with the same arguments, those outside of it too.
+    """The world's ranks in a grid, with a group along each dimension. All ranks of the world make it with the same arguments.
 
-    device_type: "cpu", "cuda" and so on, without an index. mesh: global ranks, as nested lists or an integer array of any
-        library, each at most once. mesh_dim_names: one name for each dimension.
-    backend_override: {dimension or its name: backend, pg_options, or both in a tuple} for the groups of these dimensions.
-    Makes the default group (env://) where there is none.
+    Indexing by names of dimensions gives the part of the mesh with this rank: mesh["model"].get_group() is its group along
+    "model".
+    Ranks outside of the mesh make it too. If there is no default group, it is made first (env://).
 
-    Raises RuntimeError for a device type with an index, names that are not distinct or not one for each dimension, more
-    ranks than the world has, and unknown keys of backend_override; TypeError without a mesh; ValueError for ranks that the
-    world has not or that come twice, and, or PeerLost that tells of it, when the ranks give different meshes.
+    Args:
+        device_type: "cpu", "cuda" and so on, without an index.
+        mesh: global ranks as nested lists or an integer array of any library; each rank at most once.
+        mesh_dim_names: one name for each dimension.
+        backend_override: {dimension or its name: backend, pg_options, or a tuple of both} for the groups of these dimensions.
+
+    - Blocks: until every rank of the world has made it.
+    - Errors: RuntimeError for a device type with an index, names that are not distinct or not one for each dimension, more ranks
+      than the world has, and unknown keys of backend_override. TypeError without a mesh. ValueError for ranks that are not in the
+      world or come twice, and, or PeerLost that names it, when ranks give different meshes.
+
+    Examples:
+        On each of two ranks:
+
+        >>> mesh = dist.DeviceMesh("cpu", [[0], [1]], mesh_dim_names=("data", "model"))
+        >>> mesh.shape, mesh["data"].get_local_rank() == dist.get_rank(), mesh.size("data")
+        ((2, 1), True, 2)
+        >>> mesh.mesh_dim_names, mesh.ndim, mesh.device_type, mesh.get_rank() == dist.get_rank()
+        (('data', 'model'), 2, 'cpu', True)
+        >>> mesh.mesh.tolist(), len(mesh.get_all_groups()), mesh.get_coordinate() == (dist.get_rank(), 0)
+        ([[0], [1]], 2, True)
+        >>> dist.DeviceMesh.from_group(mesh.get_group("data"), "cpu").shape
+        (2,)
     """
 
     def __init__(self, device_type: str, mesh: Any = None, *, mesh_dim_names: Sequence[str] | None = None,
@@ -66,33 +85,59 @@ class DeviceMesh:
 
     @property
     def device_type(self) -> str:
+        """The type of the devices: "cpu", "cuda".
+
+        - Blocks: never, as any attribute.
+        - Errors: none; it is set by the constructor.
+        """
         return self._device_type
 
     @property
     def mesh_dim_names(self) -> tuple[str, ...] | None:
+        """The dimensions' names, in order; None for a mesh without names.
+
+        - Blocks: never, as any attribute.
+        - Errors: none; it is set by the constructor.
+        """
         return self._names
 
     @property
     def ndim(self) -> int:
+        """How many dimensions the mesh has.
+
+        - Blocks: never, as any attribute.
+        - Errors: none; it is set by the constructor.
+        """
         return len(self._dims)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The mesh's lengths, one for each dimension.
+
+        - Blocks: never, as any attribute.
+        - Errors: none; it is set by the constructor.
+        """
         return tuple(self._grid.length(axes) for axes in self._dims)
 
     def size(self, mesh_dim: int | str | None = None) -> int:
-        """The number of ranks, of the mesh or along one dimension. IndexError, KeyError for one that it has not, TypeError for
-        what is neither a number nor a name."""
+        """The number of ranks, of the whole mesh or along one dimension.
+
+        - Blocks: never; nothing is sent.
+        - Errors: IndexError and KeyError for a dimension that the mesh does not have, TypeError for what is neither a number nor
+          a name.
+        """
         if mesh_dim is None:
             return self._grid.length([axis for axes in self._dims for axis in axes])
         return self._grid.length(self._axes(mesh_dim))
 
     @property
     def mesh(self) -> Any:
-        """The global ranks, int32: an array of the library whose array the mesh was made from; of another mesh torch's where
-        torch is loaded, and NumPy's elsewhere.
+        """The global ranks as an int32 array. Its library is that of the array from which the mesh was made.
 
-        RuntimeError for a part of a mesh, on a rank that is not in it.
+        For another mesh it is torch's tensor if torch is loaded, and a NumPy array otherwise.
+
+        - Blocks: never; nothing is sent.
+        - Errors: RuntimeError for a part of a mesh, on a rank that is not in it.
         """
         ranks = _in_shape(self._grid.ranks_along(self._dims), self.shape)
         like, torch = self._grid.template, sys.modules.get("torch")
@@ -125,26 +170,39 @@ class DeviceMesh:
     # ---- where this rank is ----
 
     def get_rank(self) -> int:
-        """This process's global rank."""
+        """This process's global rank.
+
+        - Blocks: never; nothing is sent.
+        - Errors: ValueError without a default group.
+        """
         return get_rank()
 
     def get_coordinate(self) -> tuple[int, ...] | None:
-        """This rank's place, a number for each dimension; None outside of the mesh."""
+        """This rank's position, a number for each dimension; None outside of the mesh.
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; it has no arguments.
+        """
         if self._grid.coordinate is None:
             return None
         return tuple(self._grid.position(axes) for axes in self._dims)
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """This rank's number in the group along `mesh_dim`; of a mesh of one dimension, along that. Errors as get_group()."""
+        """This rank's number in the group along `mesh_dim`; a mesh of one dimension needs no `mesh_dim`.
+
+        - Blocks: never; nothing is sent.
+        - Errors: those of get_group().
+        """
         return get_rank(self.get_group(mesh_dim))
 
     # ---- groups ----
 
     def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
-        """The group along a dimension, given by its number or name; of a mesh of one dimension, the only one.
+        """The group along a dimension, which is given by its number or name; a mesh of one dimension needs no `mesh_dim`.
 
-        RuntimeError without `mesh_dim` where there are several dimensions, and without groups; IndexError for a number and
-        KeyError for a name that it has not; AssertionError for neither; IndexError outside of the mesh.
+        - Blocks: never; nothing is sent.
+        - Errors: RuntimeError without `mesh_dim` if there are several dimensions, and without groups. IndexError for a number and
+          KeyError for a name that the mesh does not have, AssertionError for another type, IndexError outside of the mesh.
         """
         if mesh_dim is not None and not isinstance(mesh_dim, (int, str)):
             raise AssertionError(f"mesh_dim must be an int or a name, got {mesh_dim!r}")
@@ -154,7 +212,11 @@ class DeviceMesh:
         return self._grid.group(self._axes(0 if mesh_dim is None else mesh_dim))
 
     def get_all_groups(self) -> list[ProcessGroup]:
-        """The groups along all dimensions, in their order. Errors as get_group()."""
+        """The groups along all dimensions, in order.
+
+        - Blocks: never; nothing is sent.
+        - Errors: those of get_group().
+        """
         return [self._grid.group(axes) for axes in self._dims]
 
     def _axes(self, mesh_dim: int | str) -> Axes:
@@ -227,8 +289,13 @@ class DeviceMesh:
                    mesh_dim_names: Sequence[str] | None = None) -> DeviceMesh:
         """A mesh over groups that exist: one group gives one dimension, a list one dimension for each of its groups.
 
-        mesh: as the constructor's; a list needs it, and mesh_dim_names. Raises ValueError when they are missing, or when a
-        group is not this rank's along its dimension.
+        Args:
+            mesh: as of the constructor. A list needs it, and mesh_dim_names.
+
+        - Blocks: never; nothing is sent.
+        - Errors: ValueError when these are missing, or when a group is not this rank's along its dimension. TypeError for what is
+          no
+          ProcessGroup.
         """
         groups = [group] if not isinstance(group, (list, tuple)) else list(group)
         if not groups:
@@ -251,9 +318,19 @@ class DeviceMesh:
 
 def init_device_mesh(device_type: str, mesh_shape: Sequence[int], *, mesh_dim_names: Sequence[str] | None = None,
                      backend_override: Mapping[int | str, Any] | None = None) -> DeviceMesh:
-    """A DeviceMesh of this shape over the ranks 0, 1, 2 and so on, the last dimension running fastest.
+    """A DeviceMesh of this shape over the ranks 0, 1, 2 and so on; the last dimension changes fastest.
 
-    Parameters and errors as DeviceMesh's; TypeError for a shape that is not a sequence of integers.
+    The parameters are those of DeviceMesh.
+
+    - Blocks: until every rank of the world has called it.
+    - Errors: TypeError for a shape that is not a sequence of positive integers. The others are those of DeviceMesh.
+
+    Examples:
+        On each of two ranks:
+
+        >>> mesh = dist.init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "model"))
+        >>> mesh["data"].size(), mesh.get_coordinate() == (dist.get_rank(), 0)
+        (2, True)
     """
     shape = tuple(integer("a length of mesh_shape", length) for length in mesh_shape)
     if not all(length > 0 for length in shape):

@@ -21,13 +21,21 @@ _PLACE = ("MASTER_ADDR", "MASTER_PORT")
 
 def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
           start_method: str = "spawn") -> ProcessContext | None:
-    """Runs fn(i, *args) in `nprocs` processes, which find each other by env:// without being told a rank or an address.
+    """Runs fn(i, *args) in `nprocs` processes, which can call init_process_group() without arguments.
 
-    With join it waits for all and returns None; otherwise it gives a ProcessContext with join(timeout), pids(),
-    processes and sentinels. Where MASTER_ADDR and MASTER_PORT are set, here or in fn, rank 0 serves the store there.
+    If MASTER_ADDR and MASTER_PORT are set, here or in fn, rank 0 serves the store there.
 
-    Raises ProcessRaisedException (with the traceback) or ProcessExitedException for the first that fails, after the others
-    have been ended; ValueError or TypeError for arguments that make no sense.
+    Args:
+        join: False gives a ProcessContext at once, with join(timeout), pids(), processes and sentinels.
+
+    - Blocks: until all processes have ended; with join=False until they have started.
+    - Errors: ProcessRaisedException (with the traceback) or ProcessExitedException for the first process that fails, after the
+      others have been ended. ValueError or TypeError for the arguments.
+
+    Examples:
+        >>> dist.spawn(print, nprocs=0)
+        Traceback (most recent call last):
+        ValueError: ...
     """
     from arraycomm.launch import spawn as launcher
 

@@ -22,8 +22,19 @@ _OWN = ("rank", "world_size")
 
 
 def register_rendezvous_handler(scheme: str, handler: Handler) -> None:
-    """`handler(url, **keywords)` is to yield (store, rank, world_size) for URLs "scheme://...", also those that
-    init_process_group() is given; rank and world_size come in the URL's query. RuntimeError for a scheme that is taken.
+    """Makes rendezvous() and init_process_group() call `handler` for URLs of this scheme.
+
+    The handler is called as handler(url, timeout=..., ...), and gives an iterator over (store, rank, world_size).
+
+    - Blocks: never; the handler is called later.
+    - Errors: RuntimeError for a scheme that is registered already.
+
+    Examples:
+        >>> def handler(url, **options):
+        ...     yield dist.HashStore(), 0, 1
+        >>> dist.register_rendezvous_handler("documented", handler)
+        >>> next(dist.rendezvous("documented://"))[1:]
+        (0, 1)
     """
     if scheme in _handlers:
         raise RuntimeError(f"Rendezvous handler for {scheme}:// already registered")
@@ -31,11 +42,21 @@ def register_rendezvous_handler(scheme: str, handler: Handler) -> None:
 
 
 def rendezvous(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) -> Iterator[Place]:
-    """An iterator whose first item is (store, rank, world_size): env://, tcp://host:port, file:///path, with
-    "?rank=0&world_size=2", or a registered scheme. A second item is a RuntimeError. kwargs: `timeout`, a timedelta.
+    """An iterator over (store, rank, world_size), as torch.distributed.rendezvous() gives it.
 
-    Raises RuntimeError for arguments of other types and unknown schemes, AssertionError where arguments repeat what the
-    query says, ValueError for what is missing and a rank outside the world (when the item is asked for).
+    Args:
+        url: env://, tcp://host:port, file:///path, or a registered scheme; also with ?rank=0&world_size=2.
+
+    - Blocks: the first step, until the store can be reached.
+    - Errors: ValueError for missing arguments, AssertionError for arguments that the URL has already, RuntimeError for an unknown
+      scheme, arguments of other types and a second step.
+
+    Examples:
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "store")
+        >>> store, rank, size = next(dist.rendezvous(f"file://{path}", rank=0, world_size=1))
+        >>> rank, size
+        (0, 1)
     """
     handler, complete = _checked(url, rank, world_size)
     return handler(complete, **kwargs)

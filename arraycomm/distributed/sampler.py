@@ -20,13 +20,24 @@ _LONGEST = _MASK // 20  # torch draws 64 bits for each index from here on
 
 
 class DistributedSampler:
-    """Indices of a dataset for one of several ranks, anew for each iteration; as long on every rank.
+    """This rank's indices of a dataset, in a new order in each epoch. Every rank gets equally many. torch is not needed.
 
-    dataset: anything with a length. num_replicas, rank: None takes the default group's.
-    shuffle: in an order that seed and epoch give, equal on all ranks; False: ascending.
-    drop_last: leave the last indices away that do not fill all ranks, instead of repeating the first ones.
+    Args:
+        dataset: anything with a length.
+        num_replicas: the number of ranks; None takes the default group's.
+        rank: None takes the default group's.
+        shuffle: True: in an order that seed and epoch give, equal on all ranks, and equal to torch's; False: ascending.
+        drop_last: True omits the last indices that do not fill all ranks; False repeats the first ones.
 
-    Raises ValueError for a rank that is not below num_replicas, and without them before init_process_group().
+    - Blocks: never; nothing is sent.
+    - Errors: ValueError for a rank that is not below num_replicas, and without them before init_process_group().
+    - Algorithm: the Mersenne Twister (Matsumoto, Nishimura 1998) and the shuffle of Fisher and Yates, as torch.randperm().
+
+    Examples:
+        >>> sampler = dist.DistributedSampler(range(5), num_replicas=2, rank=1, shuffle=False)
+        >>> sampler.set_epoch(1)
+        >>> list(sampler), len(sampler)
+        ([1, 3, 0], 3)
     """
 
     def __init__(self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None, shuffle: bool = True,
@@ -51,7 +62,12 @@ class DistributedSampler:
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Call it before each epoch, on all ranks; otherwise every epoch has the same order."""
+        """Sets the epoch, which the order depends on. Call it on all ranks before each epoch; otherwise the order is always the
+        same.
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; the order of an epoch that is no int is a TypeError later.
+        """
         self.epoch = epoch
 
 

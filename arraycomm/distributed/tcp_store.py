@@ -33,16 +33,30 @@ _MOST_PORT = 65535
 
 
 class TCPStore(ForwardingStore, Store):
-    """A store that one process (`is_master`) serves at host_name and port, and the others join.
+    """A store that one process (`is_master`) serves at host_name and port, and other processes join.
 
-    port 0 at the master takes a free one, which `port` then tells. world_size: how many join, the master included; the
-    master waits for them if wait_for_workers. timeout: for this and as the default of get() and wait(). multi_tenant:
-    masters of one port in one process share a server, and each is one of the workers. master_listen_fd: a bound socket to
-    serve on, owned from here on. use_libuv is kept for libuvBackend only: there is one server.
+    Args:
+        port: 0 at the master takes a free port, which the attribute `port` has.
+        world_size: how many processes join, the master included.
+        timeout: a timedelta for this call, and the default of blocking calls.
+        wait_for_workers: False: the master does not wait for the others.
+        multi_tenant: True: masters of one port in one process share a server; each is one of the workers.
+        master_listen_fd: a bound socket to serve on; the store closes it.
+        use_libuv: only reported by the attribute libuvBackend; there is one server.
 
-    Raises DistNetworkError for a port that is taken or that nobody serves, AuthFailed (one of those) for an address
-    beyond loopback without a secret, DistStoreError for workers that do not come, TypeError for arguments of other
-    types, ValueError for a world_size of 0.
+    - Blocks: the master until world_size processes have joined, another process until the master serves.
+    - Timeout: DistStoreError for workers that do not come.
+    - Errors: DistNetworkError for a port that is taken or not served. AuthFailed, one of those, for an address beyond loopback
+      without
+      a secret. TypeError for arguments of other types, ValueError for a world_size of 0.
+
+    Examples:
+        >>> master = dist.TCPStore("127.0.0.1", 0, is_master=True)
+        >>> client = dist.TCPStore(master.host, master.port)
+        >>> master.set("key", "value")
+        >>> client.get("key")
+        b'value'
+        >>> client.close(); master.close()
     """
 
     _inner: core.TCPStore | TorchStore
@@ -82,10 +96,20 @@ class TCPStore(ForwardingStore, Store):
 
     @property
     def host(self) -> str:
+        """The address of the server.
+
+        - Blocks: never, as any attribute.
+        - Errors: none; it is set by the constructor.
+        """
         return self._inner.host
 
     @property
     def port(self) -> int:
+        """The port of the server.
+
+        - Blocks: never, as any attribute.
+        - Errors: none; it is set by the constructor.
+        """
         return self._inner.port
 
     def __repr__(self) -> str:
@@ -101,7 +125,11 @@ class TCPStore(ForwardingStore, Store):
         return twin
 
     def close(self, linger: float = 0.0) -> None:
-        """Gives the connections back and, at the master, ends the server; of those that share one, the last does that."""
+        """Closes the connection and, at the master, the server. The last of the masters that share a server closes it.
+
+        - Blocks: a master for `linger` seconds at most, while clients are connected.
+        - Errors: none; later calls of other methods fail.
+        """
         self._inner.close(linger)
         self._server = None
 

@@ -18,11 +18,33 @@ class ProcessError(DistError):
 
 
 class ProcessRaisedException(ProcessError):
-    """The function raised. The text holds the traceback; `__cause__` is the exception where that can be pickled."""
+    """The function raised in a process of spawn(). The text holds the traceback.
+
+    `__cause__` is the exception if it can be pickled.
+
+    - Raised: by spawn() and by ProcessContext.join().
+    - Afterwards: all other processes have been ended.
+
+    Examples:
+        >>> dist.ProcessRaisedException("rank 1 raised", 1).rank
+        1
+    """
 
 
 class ProcessExitedException(ProcessError):
-    """The process ended on its own. Attributes: `exit_code` (negative for signals), `signal_name` (None without)."""
+    """A process of spawn() ended without an exception: by a signal or by exit().
+
+    Attributes:
+        exit_code: the process's status; negative for signals.
+        signal_name: None without a signal.
+
+    - Raised: by spawn() and by ProcessContext.join().
+    - Afterwards: all other processes have been ended.
+
+    Examples:
+        >>> dist.ProcessExitedException("rank 1 was killed", 1, exit_code=-9).signal_name
+        'SIGKILL'
+    """
 
     def __init__(self, message: str, rank: int = -1, pid: int = 0, exit_code: int = 0) -> None:
         super().__init__(message, rank, pid)

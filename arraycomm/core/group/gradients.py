@@ -65,18 +65,21 @@ class _Bucket:
 
 
 class GradientReducer:
-    """Reduces the arrays of a list over a group's ranks. Every rank makes one with alike arrays, and calls it alike.
+    """Reduces a list of arrays over a group's ranks, in buckets. Every rank makes one with the same kind of arrays, and uses it
+    alike.
 
     Args:
-        group: used by nothing else between the first push() and finish().
-        like: the parameters, or any arrays of the gradients' shapes and dtypes, in host memory or on a device as those are; of
-            any library, mixed if you like.
-        op: as all_reduce's.
+        group: no other call may use it between the first push() and finish().
+        like: the parameters, or any arrays with the gradients' shapes and dtypes, in host memory or on a device. They may be of
+            any
+            library, also mixed.
+        op: as in all_reduce().
         bucket_bytes: arrays of one dtype share an operation up to this many bytes.
 
-    The results do not depend on bucket_bytes: each element is reduced in the order of the ranks. (Among several hosts that
-    needs ARRAYCOMM_ALGORITHM=all_reduce=pairwise; otherwise the order there depends on how long an operation is.)
-    Not for several threads at once.
+    The results do not depend on bucket_bytes: each element is reduced in the order of the ranks. Between several hosts this needs
+    ARRAYCOMM_ALGORITHM=all_reduce=pairwise; otherwise the order there depends on the length of an operation. A reducer must not
+    be
+    used by several threads at once.
 
     - Shapes: those of `like`, array by array, the same on all ranks.
     - Dtypes: those of `like` for which op is defined.
@@ -88,9 +91,13 @@ class GradientReducer:
     Examples:
         >>> def work(group):
         ...     gradients = [np.full(2, group.rank), np.float32(group.rank)]
-        ...     return arraycomm.GradientReducer(group, gradients, op="sum").reduce(gradients)[0].tolist()
+        ...     reducer = arraycomm.GradientReducer(group, gradients, op="sum")
+        ...     first = reducer.reduce(gradients)[0].tolist()
+        ...     for index in reversed(range(2)):
+        ...         reducer.push(index, gradients[index])
+        ...     return first, reducer.finish()[0].tolist(), len(reducer.buckets)
         >>> arraycomm.run(work, 2)
-        [[1, 1], [1, 1]]
+        [([1, 1], [1, 1], 2), ([1, 1], [1, 1], 2)]
     """
 
     def __init__(self, group: Group, like: Sequence[Any], *, op: str | ReduceOp = "avg",
@@ -110,13 +117,23 @@ class GradientReducer:
 
     @property
     def buckets(self) -> list[list[int]]:
-        """The indices of the arrays in each bucket, in the order in which buckets are reduced."""
+        """The indices of the arrays in each bucket, in the order in which buckets are reduced.
+
+        - Blocks: never, as any attribute.
+        - Errors: none; it is set by the constructor.
+        """
         return [list(bucket.indices) for bucket in self._buckets]
 
     def reduce(self, arrays: Sequence[Array | None], *, out: Sequence[Array] | None = None) -> list[Array]:
-        """All of them at once; new arrays of the same libraries, or written into those of `out` (`out=arrays`: in place).
+        """Reduces all arrays. Gives new arrays of the same libraries, or writes into those of `out`.
 
         None stands for a gradient that this rank does not have; it counts as zeros.
+
+        - Shapes: those of `like`, array by array.
+        - Dtypes: those of `like`.
+        - Memory: `out=arrays` reduces in place.
+        - Blocks: until every rank has given its arrays.
+        - Errors: ValueError or TypeError for the arrays, before anything is sent. Then those of all_reduce().
         """
         for name, given in (("arrays", arrays), ("out", out)):
             if given is not None and len(given) != len(self._likes):
@@ -128,9 +145,13 @@ class GradientReducer:
         return self.finish()
 
     def push(self, index: int, array: Any, *, out: Any = None) -> None:
-        """One gradient is there. Once all arrays of a bucket are, and the buckets before it are under way, it is reduced.
+        """Gives one gradient. A bucket is reduced when all its arrays, and the buckets before it, have been given.
 
-        Returns at once. The array must not be changed before finish(). out: where its result is written.
+        - Shapes: that of `like` with this index.
+        - Dtypes: that of `like` with this index.
+        - Memory: array must not be changed before finish(). The result is written into `out` if it is given.
+        - Blocks: never; finish() does.
+        - Errors: ValueError for an index that does not exist or was pushed already, and for another shape or dtype.
         """
         index = operator.index(index)
         if not 0 <= index < len(self._likes):
@@ -149,7 +170,11 @@ class GradientReducer:
         self._start()
 
     def finish(self) -> list[Any]:
-        """Waits for all buckets and gives the results, in the order of the arrays. ValueError when some have not been pushed."""
+        """Waits for all buckets and gives the results, in the order of the arrays.
+
+        - Blocks: until every rank has pushed all its arrays.
+        - Errors: ValueError when some have not been pushed. Then those of all_reduce().
+        """
         late = [index for index, array in enumerate(self._come) if array is _MISSING]
         if late:
             raise ValueError(f"arrays {late[:8]}{' and more' if len(late) > 8 else ''} have not been pushed; push None for "

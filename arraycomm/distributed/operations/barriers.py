@@ -26,9 +26,22 @@ _WATCH = 0.25  # s between liveness checks of the peers
 
 def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_ids: Sequence[int] | None = None,
             timeout: timedelta | None = None) -> Work | None:
-    """Returns when every rank of the group has called it. device_ids: accepted, and not used for host memory.
+    """Returns when every rank of the group has called it.
 
-    timeout: None takes the group's. TypeError for a timeout that is no timedelta, or device_ids that are no list.
+    Args:
+        device_ids: a list of ints; without effect for host memory.
+        timeout: a timedelta; None takes the group's.
+
+    - Blocks: until the last rank has called it. With async_op=True it returns a Work at once.
+    - Timeout: CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError for a timeout that is no timedelta and for device_ids that are no list. PeerLost, CollectiveMismatch,
+      Aborted.
+    - Algorithm: that of `arraycomm.Group.barrier()`.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.barrier(timeout=timedelta(seconds=60))
     """
     if group is None and device_ids is None and timeout is None and not async_op and not current.profiler._is_profiler_enabled:
         short: Any = getattr(current.default, "_plain", None)
@@ -45,12 +58,26 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
 
 @operation()
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-    """A barrier with a timeout (None: the group's; 0: who is not there yet is missing) whose error names the ranks that did not
-    come: RuntimeError on all ranks, or on none. They meet in the store.
+    """A barrier whose error names the ranks that did not come. Either all ranks get the error or none.
 
-    wait_all_ranks: names all that are missing, otherwise the first one. A rank that comes too late gets the same error. A rank
-    that missed one meets the others in the next, if a collective of the group is in between; otherwise its next call is the one
-    that it missed, and after that error they meet again. The group stays usable, unless a rank has died.
+    The ranks meet in the store. A rank that comes too late gets the same error. A rank that missed one barrier meets the others
+    in
+    the next one if a collective of the group comes between. Otherwise its next call is the barrier that it missed, and the ranks
+    meet again after that error.
+
+    Args:
+        timeout: a timedelta; None takes the group's. 0: the ranks that have not come yet are missing.
+        wait_all_ranks: True names all missing ranks, False the first one.
+
+    - Blocks: until every rank has called it, at most `timeout`.
+    - Timeout: a DistError (a RuntimeError) that names the missing ranks; the group stays usable.
+    - Errors: TypeError for a timeout that is no timedelta. PeerLost when a rank has died.
+    - Algorithm: keys in the store; the first rank that writes the result decides for all.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.monitored_barrier(timeout=timedelta(seconds=60))
     """
     limit = duration(timeout)
     seconds = group.core.timeout if limit is None else 0.0 if limit == timedelta(0) else seconds_of(limit)

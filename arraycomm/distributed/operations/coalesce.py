@@ -20,8 +20,25 @@ from .work import Work, ended
 
 def all_reduce_coalesced(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
                          async_op: bool = False) -> Any:
-    """all_reduce of each array of a list, of one dtype; a complex one counts as that of its parts. FutureWarning, as torch's;
-    with async_op a future of the arrays."""
+    """all_reduce() of each array of a list. FutureWarning, as in torch. With async_op=True it gives a future of the arrays.
+
+    - Shapes: any, the same on all ranks.
+    - Dtypes: one for the list; a complex array counts as one of its parts' dtype.
+    - Memory: each array is input and output, and must be writable.
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a future at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+    - Algorithm: that of `arraycomm.Group.all_reduce()`, once for all arrays.
+
+    Examples:
+        On each of two ranks:
+
+        >>> xs = [np.ones(1), np.full(2, 2.0)]
+        >>> dist.all_reduce_coalesced(xs)
+        >>> xs
+        [array([2.]), array([4., 4.])]
+    """
     _deprecated("all_reduce_coalesced")
     return _future_of(reduce_all(tensors, op, group, async_op))
 
@@ -47,8 +64,27 @@ def reduce_all(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | 
 
 def all_gather_coalesced(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any],
                          group: ProcessGroup | None = None, async_op: bool = False) -> Any:
-    """Every rank's list of arrays: output_tensor_lists[r][i] gets input_tensor_list[i] of rank r. FutureWarning, as torch's;
-    with async_op a future of the arrays, one after the other."""
+    """Every rank's list of arrays: output_tensor_lists[r][i] gets input_tensor_list[i] of rank r.
+
+    FutureWarning, as in torch. With async_op=True it gives a future of all output arrays, one after the other.
+
+    - Shapes: each list of outputs has the shapes of the inputs, which are the same on all ranks.
+    - Dtypes: each output has the dtype of its input; complex arrays count as arrays of their parts' dtype.
+    - Memory: inputs may be outputs of this rank; they are copied first in that case.
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a future at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+    - Algorithm: that of `arraycomm.Group.all_gather()`, once for all arrays.
+
+    Examples:
+        On each of two ranks:
+
+        >>> outputs = [[np.empty(1)], [np.empty(1)]]
+        >>> dist.all_gather_coalesced(outputs, [np.full(1, float(dist.get_rank()))])
+        >>> outputs
+        [[array([0.])], [array([1.])]]
+    """
     _deprecated("all_gather_coalesced")
     return _future_of(gather_all(output_tensor_lists, input_tensor_list, group, async_op))
 

@@ -28,9 +28,26 @@ from .work import ENDED, Work, ended
 
 def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
                async_op: bool = False) -> Work | None:
-    """The elementwise reduction of every rank's array, in place on every rank; the same bits on all of them.
+    """The elementwise reduction of every rank's array, in place on every rank. The result has the same bits on all ranks.
 
-    torch's sparse tensors (COO) too, by SUM and AVG: the result is coalesced, and there when the call returns.
+    torch's sparse tensors (COO) are taken too, by SUM and AVG: the result is coalesced, and complete when the call returns.
+
+    - Shapes: any, the same on all ranks.
+    - Dtypes: the same on all ranks; those for which op is defined.
+    - Memory: tensor is input and output. It may have strides, and must be writable.
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a Work at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+    - Algorithm: that of `arraycomm.Group.all_reduce()`.
+
+    Examples:
+        On each of two ranks:
+
+        >>> x = np.full(2, dist.get_rank() + 1.0)
+        >>> dist.all_reduce(x)
+        >>> x.tolist()
+        [3.0, 3.0]
     """
     short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
     short = getattr(short, "_plain", None)
@@ -59,7 +76,27 @@ def _all_reduce(tensor: Any, op: ReduceOp, group: ProcessGroup | None, async_op:
 @operation()
 def reduce(tensor: Any, dst: int | None = None, op: ReduceOp = ReduceOp.SUM, group: Any = None,
            async_op: bool = False, group_dst: int | None = None) -> Work | None:
-    """As all_reduce, but only rank dst (of the world; or group_dst, of the group) gets the result."""
+    """As all_reduce(), but only rank dst of the world (or group_dst of the group) gets the result.
+
+    - Shapes: any, the same on all ranks.
+    - Dtypes: the same on all ranks; those for which op is defined.
+    - Memory: tensor is the input; at the root it is the output too. The other ranks' arrays are unchanged.
+    - Blocks: the root until every rank has called it; another rank until its array may be changed. With async_op=True it returns
+      a
+      Work at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+    - Algorithm: that of `arraycomm.Group.reduce()`.
+
+    Examples:
+        On each of two ranks:
+
+        >>> x = np.full(2, dist.get_rank() + 1)
+        >>> dist.reduce(x, dst=0)
+        >>> x.tolist() == ([3, 3] if dist.get_rank() == 0 else [2, 2])
+        True
+    """
     root, async_op = arguments.peer(group, dst, group_dst), bool(async_op)
     gets = group.rank() == root
     place, settle = arguments.written("tensor", tensor) if gets else (arguments.read("tensor", tensor), None)
@@ -70,7 +107,26 @@ def reduce(tensor: Any, dst: int | None = None, op: ReduceOp = ReduceOp.SUM, gro
 
 def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, async_op: bool = False,
               group_src: int | None = None) -> Work | None:
-    """The array of rank src (of the world; or group_src, of the group), written into every other rank's."""
+    """Copies the array of rank src of the world (or group_src of the group) into the arrays of all other ranks.
+
+    - Shapes: any, the same on all ranks.
+    - Dtypes: every one, the same on all ranks.
+    - Memory: tensor is the input at the root and the output elsewhere, where it must be writable.
+    - Blocks: a rank until it has the array; the root until its array may be changed. With async_op=True it returns a Work at
+      once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+    - Algorithm: that of `arraycomm.Group.broadcast()`.
+
+    Examples:
+        On each of two ranks:
+
+        >>> x = np.full(2, dist.get_rank())
+        >>> dist.broadcast(x, src=1)
+        >>> x.tolist()
+        [1, 1]
+    """
     if group is None and group_src is None and src is not None and not current.profiler._is_profiler_enabled:
         short: Any = getattr(current.default, "_rooted", None)
         done = NotImplemented if short is None else short._plain_broadcast(tensor, src, out=tensor, async_op=async_op)
@@ -87,7 +143,26 @@ def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = 
 
 def all_gather_single(output_tensor: Any, input_tensor: Any, group: ProcessGroup | None = None,
                       async_op: bool = False) -> Work | None:
-    """Every rank's input, in rank order, in one output on every rank: joined along the first dimension, or stacked."""
+    """Every rank's input in one output on every rank, in rank order.
+
+    - Shapes: the output has as many elements as all inputs together: joined along the first dimension, or stacked. The inputs are
+      equally large.
+    - Dtypes: every one, the same on all ranks and for input and output.
+    - Memory: the input may be this rank's part of the output; any other overlap is not allowed.
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a Work at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+    - Algorithm: that of `arraycomm.Group.all_gather()`.
+
+    Examples:
+        On each of two ranks:
+
+        >>> y = np.empty(4)
+        >>> dist.all_gather_single(y, np.full(2, float(dist.get_rank())))
+        >>> y.tolist()
+        [0.0, 0.0, 1.0, 1.0]
+    """
     short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
     short = getattr(short, "_plain", None)
     done = NotImplemented if short is None else short._plain_all_gather(input_tensor, out=output_tensor, async_op=async_op)
@@ -110,14 +185,50 @@ def _all_gather_single(output: Any, input: Any, group: ProcessGroup | None, asyn
 
 def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: ProcessGroup | None = None,
                            async_op: bool = False) -> Work | None:
-    """The older name of all_gather_single, with a FutureWarning."""
+    """The older name of all_gather_single(). It gives a FutureWarning, as in torch.
+
+    - Shapes: as for all_gather_single().
+    - Dtypes: every one, the same on all ranks.
+    - Memory: input and output as for all_gather_single().
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a Work at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+    - Algorithm: that of `arraycomm.Group.all_gather()`.
+
+    Examples:
+        On each of two ranks:
+
+        >>> y = np.empty(2, int)
+        >>> dist.all_gather_into_tensor(y, np.full(1, dist.get_rank()))
+        >>> y.tolist()
+        [0, 1]
+    """
     _renamed("all_gather_into_tensor", "all_gather_single")
     return all_gather_single(output_tensor, input_tensor, group, async_op)
 
 
 def reduce_scatter_single(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
                           async_op: bool = False) -> Work | None:
-    """The reduction of every rank's input, cut into one part a rank: joined along the first dimension, or stacked."""
+    """The reduction of every rank's input; each rank gets one part of it.
+
+    - Shapes: the input has world size times as many elements as the output; part r goes to rank r.
+    - Dtypes: the same on all ranks and for input and output; those for which op is defined.
+    - Memory: the output may be this rank's part of the input; any other overlap is not allowed.
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a Work at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+    - Algorithm: that of `arraycomm.Group.reduce_scatter()`.
+
+    Examples:
+        On each of two ranks:
+
+        >>> y = np.empty(1)
+        >>> dist.reduce_scatter_single(y, np.array([1.0, 2.0]))
+        >>> y.tolist() == [2.0 + 2.0 * dist.get_rank()]
+        True
+    """
     short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
     short = getattr(short, "_plain", None)
     done = NotImplemented if short is None else short._plain_reduce_scatter(input, getattr(op, "_plain", ""), out=output,
@@ -142,7 +253,25 @@ def _reduce_scatter_single(output: Any, input: Any, op: ReduceOp, group: Process
 
 def reduce_scatter_tensor(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
                           async_op: bool = False) -> Work | None:
-    """The older name of reduce_scatter_single, with a FutureWarning."""
+    """The older name of reduce_scatter_single(). It gives a FutureWarning, as in torch.
+
+    - Shapes: as for reduce_scatter_single().
+    - Dtypes: the same on all ranks; those for which op is defined.
+    - Memory: input and output as for reduce_scatter_single().
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a Work at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+    - Algorithm: that of `arraycomm.Group.reduce_scatter()`.
+
+    Examples:
+        On each of two ranks:
+
+        >>> y = np.empty(1)
+        >>> dist.reduce_scatter_tensor(y, np.ones(2), op=dist.ReduceOp.AVG)
+        >>> y.tolist()
+        [1.0]
+    """
     _renamed("reduce_scatter_tensor", "reduce_scatter_single")
     return reduce_scatter_single(output, input, op, group, async_op)
 
@@ -151,9 +280,28 @@ def reduce_scatter_tensor(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, 
 def all_to_all_single(output: Any, input: Any, output_split_sizes: Sequence[int] | None = None,
                       input_split_sizes: Sequence[int] | None = None, group: Any = None,
                       async_op: bool = False) -> Work | None:
-    """Part d of the input, cut along the first dimension, goes to rank d; the output joins the parts that come.
+    """Sends part d of the input, which is cut along the first dimension, to rank d. The output joins the parts that arrive.
 
-    Split sizes: rows for (from) each rank; None or empty cuts into equal parts. Where one rank gives any, all must.
+    Args:
+        output_split_sizes: the rows that come from each rank; None or empty: equal parts.
+        input_split_sizes: the rows that go to each rank; None or empty: equal parts. If one rank gives split sizes, all must.
+
+    - Shapes: of one dimension or more. Without split sizes input and output have as many elements.
+    - Dtypes: every one, the same on all ranks and for input and output.
+    - Memory: input and output may overlap; the input is copied first in that case.
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a Work at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+    - Algorithm: that of `arraycomm.Group.all_to_all()`.
+
+    Examples:
+        On each of two ranks:
+
+        >>> y = np.empty(2, int)
+        >>> dist.all_to_all_single(y, np.array([0, 1]) + 10 * dist.get_rank())
+        >>> y.tolist() == [dist.get_rank(), 10 + dist.get_rank()]
+        True
     """
     source = arguments.read("input", input)
     place, settle = arguments.written("output", output)

@@ -43,7 +43,24 @@ def _chosen(name: str, index: int, xs: Sequence[Any]) -> int:
 @operation(_OLDER)
 def broadcast_multigpu(tensor_list: list[Any], src: int, group: Any = None, async_op: bool = False,
                        src_tensor: int = 0) -> Work | None:
-    """Array src_tensor of rank src into all arrays of all ranks."""
+    """Copies array src_tensor of rank src into all arrays of all ranks. FutureWarning: use broadcast().
+
+    - Shapes: any, the same for all arrays; all ranks have equally many.
+    - Dtypes: one for all arrays.
+    - Memory: all arrays are written, and must be writable.
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a Work at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+
+    Examples:
+        On each of two ranks:
+
+        >>> xs = [np.full(1, float(dist.get_rank())), np.full(1, 5.0)]
+        >>> dist.broadcast_multigpu(xs, src=1)
+        >>> xs
+        [array([1.]), array([1.])]
+    """
     root = arguments.peer(group, src, None)
     places, settle = _places("tensor_list", tensor_list)
     first = places[_chosen("src_tensor", src_tensor, places)]
@@ -60,7 +77,24 @@ def _copies(first: Buffer, places: Sequence[Buffer]) -> None:
 @operation(_OLDER)
 def all_reduce_multigpu(tensor_list: list[Any], op: ReduceOp = ReduceOp.SUM, group: Any = None,
                         async_op: bool = False) -> Work | None:
-    """The reduction of all arrays of all ranks, in all of them."""
+    """The reduction of all arrays of all ranks, in all of them. FutureWarning: use all_reduce().
+
+    - Shapes: any, the same for all arrays; all ranks have equally many.
+    - Dtypes: one for all arrays, for which op is defined. Arrays lie in host memory.
+    - Memory: each array is input and output.
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a Work at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+
+    Examples:
+        On each of two ranks:
+
+        >>> xs = [np.ones(1), np.ones(1)]
+        >>> dist.all_reduce_multigpu(xs)
+        >>> xs
+        [array([4.]), array([4.])]
+    """
     places, settle = _places("tensor_list", tensor_list)
     first, reduction = _reduced("all_reduce_multigpu", places, op)
     pending = group.core.all_reduce(first, reduction, out=first, async_op=bool(async_op))
@@ -70,7 +104,24 @@ def all_reduce_multigpu(tensor_list: list[Any], op: ReduceOp = ReduceOp.SUM, gro
 @operation(_OLDER)
 def reduce_multigpu(tensor_list: list[Any], dst: int, op: ReduceOp = ReduceOp.SUM, group: Any = None,
                     async_op: bool = False, dst_tensor: int = 0) -> Work | None:
-    """The reduction of all arrays of all ranks, in array dst_tensor of rank dst."""
+    """The reduction of all arrays of all ranks, in array dst_tensor of rank dst. FutureWarning: use reduce().
+
+    - Shapes: any, the same for all arrays; all ranks have equally many.
+    - Dtypes: one for all arrays, for which op is defined. Arrays lie in host memory.
+    - Memory: only array dst_tensor of rank dst is written.
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a Work at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+
+    Examples:
+        On each of two ranks:
+
+        >>> xs = [np.ones(1), np.ones(1)]
+        >>> dist.reduce_multigpu(xs, dst=0, dst_tensor=1)
+        >>> [x.item() for x in xs] == ([1.0, 4.0] if dist.get_rank() == 0 else [1.0, 1.0])
+        True
+    """
     root = arguments.peer(group, dst, None)
     places, settle = _places("tensor_list", tensor_list)
     place = places[_chosen("dst_tensor", dst_tensor, places)]
@@ -93,7 +144,24 @@ def _reduced(what: str, places: Sequence[Buffer], op: ReduceOp) -> tuple[Buffer,
 @operation(_OLDER)
 def all_gather_multigpu(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any], group: Any = None,
                         async_op: bool = False) -> Work | None:
-    """Every array of every rank, in order, into each of the output lists, of which there is one for each input."""
+    """Every array of every rank, in order, in each of the output lists, one list for each input. FutureWarning: use all_gather().
+
+    - Shapes: any, the same for all arrays; each output list has an entry for each input of each rank.
+    - Dtypes: one for all arrays.
+    - Memory: inputs may be outputs; they are copied first in that case.
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a Work at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+
+    Examples:
+        On each of two ranks:
+
+        >>> outputs = [[np.empty(1), np.empty(1)]]
+        >>> dist.all_gather_multigpu(outputs, [np.full(1, float(dist.get_rank()))])
+        >>> outputs
+        [[array([0.]), array([1.])]]
+    """
     sources = arguments.read_all("input_tensor_list", input_tensor_list)
     outputs = [_places("output_tensor_lists", xs) for xs in output_tensor_lists]
     if len(outputs) != len(sources) or any(len(places) != len(sources) * group.size() for places, _ in outputs):
@@ -112,7 +180,26 @@ def all_gather_multigpu(output_tensor_lists: list[list[Any]], input_tensor_list:
 @operation(_OLDER)
 def reduce_scatter_multigpu(output_tensor_list: list[Any], input_tensor_lists: list[list[Any]], op: ReduceOp = ReduceOp.SUM,
                             group: Any = None, async_op: bool = False) -> Work | None:
-    """Entry r * k + i of all input lists of all ranks, reduced, in output i of rank r."""
+    """The reduction over all input lists of all ranks; output i of rank r, of k outputs, gets entry r * k + i. FutureWarning.
+
+    Use reduce_scatter() in new programs.
+
+    - Shapes: any, the same for all arrays; each input list has an entry for each output of each rank.
+    - Dtypes: one for all arrays, for which op is defined. Arrays lie in host memory.
+    - Memory: outputs may be inputs; these are copied first in that case.
+    - Blocks: until every rank of the group has called it. With async_op=True it returns a Work at once.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+
+    Examples:
+        On each of two ranks:
+
+        >>> y = np.empty(1)
+        >>> dist.reduce_scatter_multigpu([y], [[np.ones(1), np.full(1, 5.0)]])
+        >>> y.item() == (2.0 if dist.get_rank() == 0 else 10.0)
+        True
+    """
     places, settle = _places("output_tensor_list", output_tensor_list)
     inputs = [arguments.read_all("input_tensor_lists", xs) for xs in input_tensor_lists]
     if len(inputs) != len(places) or any(len(sources) != len(places) * group.size() for sources in inputs):

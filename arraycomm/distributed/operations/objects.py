@@ -30,7 +30,23 @@ def _list(name: str, value: object, size: int | None = None) -> None:
 
 @operation()
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-    """Every rank's object, in rank order, into the list, which has one entry for each rank."""
+    """Every rank's object, in rank order, in the list, which has one entry for each rank.
+
+    Plain data and arrays are sent without pickle. ARRAYCOMM_ALLOW_PICKLE=1 on all ranks pickles everything, as torch does.
+
+    - Blocks: until every rank of the group has called it.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+
+    Examples:
+        On each of two ranks:
+
+        >>> found = [None, None]
+        >>> dist.all_gather_object(found, {"rank": dist.get_rank()})
+        >>> found
+        [{'rank': 0}, {'rank': 1}]
+    """
     _list("object_list", object_list, group.size())
     object_list[:] = group.core.all_gather_object(obj, allow_pickle=_pickle())
 
@@ -38,7 +54,21 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> No
 @operation()
 def gather_object(obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None,
                   group: Any = None, group_dst: int | None = None) -> None:
-    """Every rank's object, in rank order, into the list of rank dst (0 by default), which alone gives one."""
+    """Every rank's object, in rank order, in the list of rank dst. dst is 0 by default, and only that rank passes a list.
+
+    - Blocks: until every rank of the group has called it.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+
+    Examples:
+        On each of two ranks:
+
+        >>> found = [None, None] if dist.get_rank() == 0 else None
+        >>> dist.gather_object("ab"[dist.get_rank()], found)
+        >>> found in (None, ["a", "b"])
+        True
+    """
     root = peer(group, 0 if dst is None and group_dst is None else dst, group_dst)
     if group.rank() != root and object_gather_list:
         raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
@@ -54,7 +84,24 @@ def gather_object(obj: Any, object_gather_list: list[Any] | None = None, dst: in
 @operation()
 def broadcast_object_list(object_list: list[Any], src: int | None = None, group: Any = None, device: Any = None,
                           group_src: int | None = None) -> None:
-    """The objects of rank src's list (0 by default) into the lists of all others, which are as long."""
+    """Copies the objects of rank src's list into the lists of all other ranks. src is 0 by default; the lists are equally long.
+
+    Args:
+        device: accepted and not used; objects arrive in host memory.
+
+    - Blocks: until every rank of the group has called it.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+
+    Examples:
+        On each of two ranks:
+
+        >>> found = [{"rate": 0.5}, "text"] if dist.get_rank() == 0 else [None, None]
+        >>> dist.broadcast_object_list(found, src=0)
+        >>> found
+        [{'rate': 0.5}, 'text']
+    """
     _list("object_list", object_list)
     if not object_list:
         raise ValueError("broadcast_object_list needs a list of at least one object, the same number on all ranks")
@@ -65,7 +112,21 @@ def broadcast_object_list(object_list: list[Any], src: int | None = None, group:
 @operation()
 def scatter_object_list(scatter_object_output_list: list[Any], scatter_object_input_list: Sequence[Any] | None = None,
                         src: int | None = None, group: Any = None, group_src: int | None = None) -> None:
-    """Entry r of rank src's input list (src 0 by default) becomes the first entry of rank r's output list."""
+    """Copies entry r of rank src's input list into the first entry of rank r's output list. src is 0 by default.
+
+    - Blocks: until every rank of the group has called it.
+    - Timeout: the group's. CollectiveTimeout names the late ranks, and the group cannot be used any more.
+    - Errors: TypeError, ValueError or RuntimeError for the arguments, before anything is sent. Afterwards PeerLost,
+      CollectiveMismatch or Aborted, which are RuntimeErrors. A rank outside of the group gets a warning and None.
+
+    Examples:
+        On each of two ranks:
+
+        >>> found = [None]
+        >>> dist.scatter_object_list(found, ["a", "b"] if dist.get_rank() == 0 else None)
+        >>> found == ["ab"[dist.get_rank()]]
+        True
+    """
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ValueError("Expected argument scatter_object_output_list to be a list of size at least 1.")
     root = peer(group, 0 if src is None and group_src is None else src, group_src)
@@ -80,7 +141,26 @@ def scatter_object_list(scatter_object_output_list: list[Any], scatter_object_in
 
 def send_object_list(object_list: list[Any], dst: int | None = None, group: ProcessGroup | None = None, device: Any = None,
                      group_dst: int | None = None, use_batch: bool = False) -> None:
-    """Sends the list's objects to another rank, which calls recv_object_list() with a list as long."""
+    """Sends the list's objects to another rank, which calls recv_object_list() with a list of the same length.
+
+    Args:
+        device: accepted and not used, as use_batch.
+
+    - Blocks: until the objects have been copied or received; long ones wait for the receiver.
+    - Timeout: the group's. CollectiveTimeout, and the group cannot be used any more.
+    - Errors: TypeError for an object that cannot be sent, ValueError for dst and an empty list. Then PeerLost, Aborted.
+
+    Examples:
+        On each of two ranks:
+
+        >>> found = [None, None]
+        >>> if dist.get_rank() == 0:
+        ...     dist.send_object_list([1, "two"], dst=1)
+        ... else:
+        ...     sender = dist.recv_object_list(found, src=0)
+        >>> found == ([None, None] if dist.get_rank() == 0 else [1, "two"])
+        True
+    """
     pg = resolve(group)
     to = other(pg, peer(pg, dst, group_dst))
     _list("object_list", object_list)
@@ -91,7 +171,26 @@ def send_object_list(object_list: list[Any], dst: int | None = None, group: Proc
 
 def recv_object_list(object_list: list[Any], src: int | None = None, group: ProcessGroup | None = None, device: Any = None,
                      group_src: int | None = None, use_batch: bool = False) -> int:
-    """Receives objects into the list and gives the sender's global rank. Neither src nor group_src: from any rank."""
+    """Receives objects into the list and gives the sender's global rank. Without src and group_src: from any rank.
+
+    Args:
+        device: accepted and not used, as use_batch.
+
+    - Blocks: until the objects have arrived.
+    - Timeout: the group's. CollectiveTimeout, and the group cannot be used any more.
+    - Errors: TypeError, ValueError for the arguments, RuntimeError for a list of another length. Then PeerLost, Aborted.
+
+    Examples:
+        On each of two ranks:
+
+        >>> found = [None]
+        >>> if dist.get_rank() == 1:
+        ...     dist.send_object_list(["hello"], dst=0)
+        ... else:
+        ...     assert dist.recv_object_list(found) == 1
+        >>> found == (["hello"] if dist.get_rank() == 0 else [None])
+        True
+    """
     pg = resolve(group)
     _list("object_list", object_list)
     source = None if src is None and group_src is None else peer(pg, src, group_src)

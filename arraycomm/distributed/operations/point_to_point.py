@@ -22,7 +22,29 @@ from .work import Message, Receive, Work
 
 def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
          group_dst: int | None = None) -> None:
-    """Sends an array; returns when it may be changed again. ValueError for this rank itself, and outside of the group."""
+    """Sends an array to rank dst of the world, or group_dst of the group.
+
+    Messages of one tag between two ranks keep their order, and are independent of collectives.
+
+    - Shapes: any; the receiver's array has as many elements.
+    - Dtypes: every one; the receiver's is the same.
+    - Memory: tensor must be contiguous. It may be changed when the call has returned.
+    - Blocks: until tensor may be changed. A short message is buffered while there is capacity, a long one waits for its receiver.
+    - Timeout: the group's. CollectiveTimeout, and the group cannot be used any more.
+    - Errors: ValueError for this rank itself and outside of the group, TypeError and RuntimeError for the array and the tag. Then
+      PeerLost, Aborted.
+
+    Examples:
+        On each of two ranks:
+
+        >>> x = np.full(1, 7.0 * (dist.get_rank() == 0))
+        >>> if dist.get_rank() == 0:
+        ...     dist.send(x, dst=1)
+        ... else:
+        ...     sender = dist.recv(x, src=0)
+        >>> x
+        array([7.])
+    """
     if group is None and group_dst is None and dst is not None and packed(tensor) and not current.profiler._is_profiler_enabled:
         short: Any = getattr(current.default, "_rooted", None)
         if short is not None and dst != short.rank and short._plain_send(tensor, dst, tag) is not NotImplemented:
@@ -36,9 +58,27 @@ def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None,
 
 def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
          group_src: int | None = None) -> int:
-    """Receives into the array and gives the sender's global rank. Neither src nor group_src: from any rank.
+    """Receives into the array and gives the sender's global rank. Without src and group_src: from any rank.
 
-    ValueError where only this rank itself could send and has not: isend() comes before.
+    - Shapes: the message has as many elements as tensor.
+    - Dtypes: the message's is tensor's.
+    - Memory: tensor must be contiguous and writable.
+    - Blocks: until the message has arrived.
+    - Timeout: the group's. CollectiveTimeout, and the group cannot be used any more.
+    - Errors: ValueError where only this rank itself could send and has not: call isend() first. TypeError and RuntimeError for
+      the
+      array and the tag. CollectiveMismatch for a message of another size or dtype; the group stays usable. PeerLost, Aborted.
+
+    Examples:
+        On each of two ranks:
+
+        >>> x = np.full(1, 7.0 * (dist.get_rank() == 1))
+        >>> if dist.get_rank() == 1:
+        ...     dist.send(x, dst=0, tag=3)
+        ... else:
+        ...     assert dist.recv(x, tag=3) == 1
+        >>> x
+        array([7.])
     """
     if group is None and group_src is None and not current.profiler._is_profiler_enabled:
         short: Any = getattr(current.default, "_rooted", None)
@@ -59,7 +99,25 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
 
 @operation()
 def isend(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> Work | None:
-    """As send(), but gives a Work at once; the array must not be changed before it has ended. To this rank itself, too."""
+    """As send(), but returns a Work at once. A rank may send to itself.
+
+    - Shapes: any; the receiver's array has as many elements.
+    - Dtypes: every one; the receiver's is the same.
+    - Memory: tensor must be contiguous, and must not be changed before the Work has ended.
+    - Blocks: never; Work.wait() does.
+    - Timeout: the group's, for the message itself. That of Work.wait(timeout) does not end the message.
+    - Errors: as send(); those after the arguments' come from Work.wait().
+
+    Examples:
+        On each of two ranks:
+
+        >>> other, x = 1 - dist.get_rank(), np.empty(1, int)
+        >>> going = dist.isend(np.full(1, dist.get_rank()), dst=other)
+        >>> dist.recv(x, src=other) == other == x.item()
+        True
+        >>> going.wait()
+        True
+    """
     to = _rank("dst", group, dst, group_dst)
     _sendable(tensor, tag)
     return _begun(group, Message, lambda async_op: group.core.isend(tensor, to, tag), tensor)
@@ -67,7 +125,24 @@ def isend(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, 
 
 @operation()
 def irecv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> Work | None:
-    """As recv(), but gives a Work at once, whose source_rank() is the sender's rank in the group."""
+    """As recv(), but returns a Work at once. Its source_rank() is the sender's rank in the group.
+
+    - Shapes: the message has as many elements as tensor.
+    - Dtypes: the message's is tensor's.
+    - Memory: tensor must be contiguous and writable, and must not be read or written before the Work has ended.
+    - Blocks: never; Work.wait() does.
+    - Timeout: the group's, for the message itself. That of Work.wait(timeout) does not end the message.
+    - Errors: as recv(); those after the arguments' come from Work.wait().
+
+    Examples:
+        On each of two ranks:
+
+        >>> other, x = 1 - dist.get_rank(), np.empty(1, int)
+        >>> coming = dist.irecv(x)
+        >>> dist.send(np.full(1, 5), dst=other)
+        >>> coming.wait(), x.item(), coming.source_rank() == other
+        (True, 5, True)
+    """
     source = _source(group, src, group_src)
     _receivable(tensor, tag)
     return _begun(group, Receive, lambda async_op: group.core.irecv(source, tag, out=tensor), tensor)
@@ -114,10 +189,23 @@ def _receivable(tensor: Any, tag: Any) -> None:
 
 
 class P2POp:
-    """One message of batch_isend_irecv().
+    """One message for batch_isend_irecv().
 
-    op: isend or irecv. peer: a rank of the world, or group_peer, of the group. ValueError for another op, or when both or
-    no peers are given; TypeError for what is no array.
+    Args:
+        op: isend or irecv.
+        peer: a rank of the world; or group_peer, of the group.
+
+    - Shapes: those of isend() or irecv().
+    - Dtypes: every one.
+    - Memory: tensor is kept until the message has ended.
+    - Blocks: never; nothing is sent before batch_isend_irecv().
+    - Errors: ValueError for another op, and when both or no peers are given; TypeError for what is no array.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.P2POp(dist.isend, np.ones(1), 1 - dist.get_rank()).tag
+        0
     """
 
     def __init__(self, op: Callable[..., Any], tensor: Any, peer: int | None = None, group: ProcessGroup | None = None,
@@ -143,10 +231,21 @@ class P2POp:
 
 
 def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
-    """Starts all messages of the list and gives their Works, in its order. It cannot dead-lock, whatever that is.
+    """Starts all messages of the list and gives their Works, in the list's order. The order cannot cause a deadlock.
 
-    All are checked before the first one starts. IndexError for an empty list, ValueError for an entry that is no P2POp and
-    for more than one group.
+    - Blocks: never; Work.wait() does.
+    - Timeout: the group's, for each message. CollectiveTimeout from Work.wait(), and the group cannot be used any more.
+    - Errors: IndexError for an empty list, ValueError for an entry that is no P2POp and for more than one group, before the first
+      message starts. Those of the messages come from Work.wait().
+
+    Examples:
+        On each of two ranks:
+
+        >>> other, x = 1 - dist.get_rank(), np.empty(1, int)
+        >>> works = dist.batch_isend_irecv([dist.P2POp(dist.isend, np.full(1, dist.get_rank()), other),
+        ...                                 dist.P2POp(dist.irecv, x, other)])
+        >>> [work.wait() for work in works], x.item() == other
+        ([True, True], True)
     """
     if not isinstance(p2p_op_list, list) or not all(isinstance(op, P2POp) for op in p2p_op_list):
         raise ValueError("Invalid ``p2p_op_list``. Each op is expected to to be of type ``torch.distributed.P2POp``: pass a "

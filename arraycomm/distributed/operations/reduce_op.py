@@ -15,9 +15,21 @@ _FOR_COMPLEX = frozenset(("SUM", "AVG", "PREMUL_SUM"))
 
 
 class ReduceOp:
-    """SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, and PREMUL_SUM with a factor (_make_nccl_premul_sum).
+    """A reduction: SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, or PREMUL_SUM with a factor.
 
-    Attributes: op (the RedOpType), factor (of PREMUL_SUM; RuntimeError for the others).
+    Attributes:
+        op: the member of ReduceOp.RedOpType.
+        factor: the factor of a PREMUL_SUM.
+
+    - Blocks: never; it is a value.
+    - Errors: TypeError for what is no RedOpType. RuntimeError for the factor of another reduction.
+
+    Examples:
+        >>> dist.ReduceOp.SUM, dist.ReduceOp.RedOpType(0) == dist.ReduceOp.SUM
+        (<RedOpType.SUM: 0>, True)
+        >>> dist.ReduceOp(dist.ReduceOp.SUM).factor
+        Traceback (most recent call last):
+        RuntimeError: Only PREMUL_SUM supports accessing factor
     """
 
     __slots__ = ("_factor", "op", "_plain")
@@ -42,6 +54,11 @@ class ReduceOp:
 
     @property
     def factor(self) -> float:
+        """The factor of a PREMUL_SUM.
+
+        - Blocks: never, as any attribute.
+        - Errors: RuntimeError for other reductions, and for a PREMUL_SUM without a factor.
+        """
         if self.op.name != "PREMUL_SUM":
             raise RuntimeError("Only PREMUL_SUM supports accessing factor")
         if self._factor is None:
@@ -121,12 +138,31 @@ def _make_nccl_premul_sum(factor: Any) -> ReduceOp:
 
 
 def supports_complex(reduceOp: ReduceOp) -> bool:  # noqa: N803 - torch's name
-    """Whether the reduction takes complex numbers."""
+    """Whether the reduction takes complex numbers.
+
+    - Blocks: never; nothing is sent.
+    - Errors: AttributeError for what is no ReduceOp.
+
+    Examples:
+        >>> dist.supports_complex(dist.ReduceOp.SUM), dist.supports_complex(dist.ReduceOp.MAX)
+        (True, False)
+    """
     return reduceOp.op.name in _FOR_COMPLEX
 
 
 class _DeprecatedReduceOp:
-    """torch.distributed.reduce_op: ReduceOp's members, each with a warning."""
+    """torch.distributed.reduce_op: the members of ReduceOp, each with a FutureWarning. Use ReduceOp.
+
+    - Blocks: never; it is a namespace.
+    - Errors: AttributeError for a reduction that does not exist.
+
+    Examples:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore")
+        ...     dist.reduce_op.SUM
+        <RedOpType.SUM: 0>
+    """
 
     def __getattribute__(self, name: str) -> Any:
         warnings.warn("`torch.distributed.reduce_op` is deprecated, please use `torch.distributed.ReduceOp` instead",

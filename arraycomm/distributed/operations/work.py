@@ -36,24 +36,50 @@ class Boxable:
     __slots__ = ()
 
     def boxed(self) -> Boxed:
-        """The handle in a box; unbox() takes it out again."""
+        """The handle in an opaque box. unbox() takes it out again.
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; it has no arguments.
+        """
         return Boxed(self)
 
     @staticmethod
     def unbox(arg0: Boxed) -> Any:
-        """What boxed() was called on. TypeError for anything else."""
+        """The object on which boxed() was called.
+
+        - Blocks: never; nothing is sent.
+        - Errors: TypeError for anything else than a box.
+        """
         if not isinstance(arg0, Boxed):
             raise TypeError(f"unbox() takes what boxed() gave, got {type(arg0)}")
         return arg0.content
 
 
 class Work(Boxable):
-    """An operation under way. Its arrays must not be touched before it has ended.
+    """The handle of an asynchronous operation. Its arrays must not be read or written before the operation has ended.
 
-    pending: the core's Work. arrays: the results, as result() returns them. settle: the copies into strided arrays and lists that
-    remain when the operation has ended; called once, by the first thread that sees the end.
-    A class that a program derives calls `super().__init__()` and defines wait() and other methods; the rest is as of an operation
-    that has ended.
+    A program's own class calls `super().__init__()` and defines wait() and other methods; a method that it does not define
+    behaves as
+    for an operation that has ended.
+
+    - Blocks: wait(), synchronize() and result() do; the other methods do not.
+    - Errors: those of the operation, from the three, every time.
+
+    Examples:
+        On each of two ranks:
+
+        >>> x = np.ones(1)
+        >>> work = dist.all_reduce(x, async_op=True)
+        >>> work.wait(timedelta(seconds=60)), x.item(), work.is_completed(), work.is_success()
+        (True, 2.0, True, True)
+        >>> work.exception() is None, work.result() == [x], work.get_future().value() is not None
+        (True, True, True)
+        >>> work.synchronize(); work.block_current_stream()
+        >>> dist.Work.unbox(work.boxed()) is work, work.get_future_result() is not None
+        (True, True)
+        >>> work.source_rank()
+        Traceback (most recent call last):
+        RuntimeError: source_rank() may only be called on work objects that correspond to a recv or recv-from-any call.
     """
 
     __slots__ = ("__weakref__", "_arrays", "_pending", "_settle")
@@ -64,10 +90,11 @@ class Work(Boxable):
         self._settle = settle
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
-        """Blocks until the end and gives True. timeout: 0 waits as long as the group's timeout lets the operation go on.
+        """Blocks until the operation has ended, and gives True.
 
-        Raises the operation's error, WaitTimeout (a RuntimeError) when the timeout is over, TypeError for one that is no
-        timedelta.
+        - Blocks: until the operation has ended on this rank.
+        - Timeout: a timedelta; 0 waits without limit of its own. WaitTimeout (a RuntimeError) after it; the operation goes on.
+        - Errors: the operation's own. TypeError for a timeout that is no timedelta.
         """
         if timeout is _NO_LIMIT and self._settle is None:
             self._pending.wait()
@@ -76,13 +103,21 @@ class Work(Boxable):
         return True
 
     def synchronize(self) -> None:
-        """As wait()."""
+        """Blocks until the operation has ended, as wait().
+
+        - Blocks: until the operation has ended on this rank.
+        - Errors: the operation's own.
+        """
         self._end(None)
 
     block_current_stream = synchronize  # work on arrays in host memory has no stream that could wait instead
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the operation has ended, with or without an error.
+
+        - Blocks: never; it continues the operation.
+        - Errors: none; exception() gives the operation's.
+        """
         if not self._pending.done():
             return False
         if self._settle is not None and self.exception() is None:
@@ -90,11 +125,19 @@ class Work(Boxable):
         return True
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Whether the operation has ended without an error.
+
+        - Blocks: never; it continues the operation.
+        - Errors: none; exception() gives the operation's.
+        """
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """The error with which it ended; None when it went well or is under way."""
+        """The operation's error; None if it ended well or has not ended.
+
+        - Blocks: never; it continues the operation.
+        - Errors: none are raised; the error is the result.
+        """
         if not self._pending.done():
             return None
         try:
@@ -104,12 +147,20 @@ class Work(Boxable):
         return None
 
     def result(self) -> list[Any]:
-        """The arrays that it wrote. Waits for the end."""
+        """The arrays that the operation wrote. Waits for its end.
+
+        - Blocks: until the operation has ended on this rank.
+        - Errors: the operation's own.
+        """
         self._end(None)
         return list(self._arrays)
 
     def source_rank(self) -> int:
-        """After a receive, the sender's rank in the group. RuntimeError for other operations."""
+        """After a receive, the sender's rank in the group.
+
+        - Blocks: never; nothing is sent.
+        - Errors: RuntimeError for other operations.
+        """
         raise RuntimeError("source_rank() may only be called on work objects that correspond to a recv or recv-from-any call.")
 
     def _source_rank(self) -> int:
@@ -117,11 +168,19 @@ class Work(Boxable):
         return self.source_rank()
 
     def get_future(self) -> Any:
-        """A future of result(): torch.futures.Future where torch is loaded, arraycomm.distributed.future.Future otherwise."""
+        """A future of result(): torch.futures.Future if torch is loaded, arraycomm.distributed.future.Future otherwise.
+
+        - Blocks: never; the future does.
+        - Errors: none; the future has the operation's.
+        """
         return self._future(self.result)
 
     def get_future_result(self) -> Any:
-        """A future of how it ended, as torch's WorkResult: 0 well, 1 a timeout, 2 any other error."""
+        """A future of how the operation ended, as torch's WorkResult: 0 without an error, 1 by a timeout, 2 by another error.
+
+        - Blocks: never; the future does.
+        - Errors: none; the result is a number.
+        """
         return self._future(self._outcome)
 
     def _end(self, seconds: float | None) -> None:

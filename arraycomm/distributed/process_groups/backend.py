@@ -30,7 +30,18 @@ class Plugin(Record):
 
 
 class Backend(str):
-    """Names of backends, all lower case. Backend("GLOO") is the plain str "gloo"; ValueError for what is no str."""
+    """Names of backends, in lower case: Backend("GLOO") is the str "gloo". Backend.GLOO and so on are constants.
+
+    - Blocks: never; no library is loaded.
+    - Errors: ValueError for what is no str.
+
+    Examples:
+        >>> dist.Backend("GLOO") == dist.Backend.GLOO == "gloo"
+        True
+        >>> dist.Backend.register_backend("gloo", print)
+        Traceback (most recent call last):
+        ValueError: backend 'gloo' is registered already, by arraycomm itself; choose another name
+    """
 
     UNDEFINED = "undefined"
     GLOO = "gloo"
@@ -56,14 +67,21 @@ class Backend(str):
     @classmethod
     def register_backend(cls, name: str, func: Callable[..., Any], extended_api: bool = False,
                          devices: str | list[str] | None = None) -> None:
-        """Makes `name` a backend: func gives a ProcessGroup of a class of the program's (derived.py) or a Communicator
-        (arraycomm.core.interface.backend) for the ranks of one group.
+        """Makes `name` a backend: func makes the ranks' ends of a new group.
 
-        func: called as func(store, rank, world_size, timeout) on each rank of a new group, with a store of that group's
-            own and a timedelta; in the extended form as func(options, pg_options), with options as PluginBackend.open() has them.
-        devices: types that it serves, "cpu" or ["cpu", "cuda"]; None: both of these.
-        A name that a program has registered is replaced, as in torch, with a warning. Raises ValueError for a name of this
-        package's own and an unknown device type.
+        func gives an object of a class that derives from ProcessGroup, or a Communicator (arraycomm.core.interface.backend). A
+        name that
+        a program has registered is replaced with a warning, as in torch.
+
+        Args:
+            func: called on each rank of a new group as func(store, rank, world_size, timeout), with a store of that group and a
+                timedelta.
+            extended_api: True calls func(options, pg_options); options has store, group_rank, group_size, timeout, group_id and
+                global_ranks_in_group.
+            devices: types that it serves, "cpu" or ["cpu", "cuda"]; None: both of these.
+
+        - Blocks: never; func is called later.
+        - Errors: ValueError for a name of this package's own and for an unknown device type.
         """
         lower = name.lower()
         if lower in cls._plugins:
@@ -85,10 +103,14 @@ class Backend(str):
 
 
 class BackendConfig:
-    """Which backend serves which device type: of "gloo", "cpu:gloo,cuda:nccl", or "undefined" (what there is).
+    """Which backend serves which device type, made from "gloo", "cpu:gloo,cuda:nccl" or "undefined" (what is available).
 
-    Raises ValueError for a string that names a device type twice, or pairs some and not others.
-    asked: whether somebody named these backends.
+    - Blocks: never; a library may be loaded.
+    - Errors: ValueError for a string that names a device type twice, or pairs some backends and not others.
+
+    Examples:
+        >>> dist.BackendConfig("cpu:gloo,cuda:nccl").get_device_backend_map()
+        {'cpu': 'gloo', 'cuda': 'nccl'}
     """
 
     def __init__(self, backend: str) -> None:
@@ -99,7 +121,11 @@ class BackendConfig:
         return ",".join(f"{device}:{backend}" for device, backend in self.device_backend_map.items())
 
     def get_device_backend_map(self) -> dict[str, str]:
-        """Device types and the names of their backends."""
+        """A dict of device types and the names of their backends.
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; it has no arguments.
+        """
         return self.device_backend_map
 
     def _engines(self) -> dict[str, frozenset[int]]:
@@ -167,9 +193,14 @@ def engine_for(name: str) -> Engine:
 
 
 def get_default_backend_for_device(device: Any) -> str:
-    """The backend that groups use for a device type when none is named. device: "cuda", "cuda:0" or a torch.device.
+    """The backend that groups use for a device type if none is named. device: "cuda", "cuda:0" or a torch.device.
 
-    RuntimeError for an unknown type, ValueError where no backend is known for it.
+    - Blocks: never; nothing is sent.
+    - Errors: RuntimeError for an unknown type, ValueError where no backend is known for it.
+
+    Examples:
+        >>> dist.get_default_backend_for_device("cuda:0")
+        'nccl'
     """
     found = Backend.default_device_backend_map.get(known_devices.type_of(device))
     if found is None:

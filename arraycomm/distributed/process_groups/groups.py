@@ -23,22 +23,60 @@ __all__ = ["GroupName", "ProcessGroup", "get_backend", "get_backend_config", "ge
 
 
 def GroupName(x: str) -> str:  # noqa: N802 - torch's name
-    """x: torch's type of groups' names, which are str."""
+    """The name itself. It stands for torch's type of groups' names, which are str.
+
+    - Blocks: never; nothing is sent.
+    - Errors: none; any value is returned.
+
+    Examples:
+        >>> dist.GroupName("trainers")
+        'trainers'
+    """
     return x
 
 
 def get_rank(group: Any = None) -> int:
-    """This process's rank in the group; -1 outside of it. ValueError before init_process_group()."""
+    """This process's rank in the group; -1 outside of it.
+
+    - Blocks: never; nothing is sent.
+    - Errors: ValueError before init_process_group() and for a closed group.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.get_rank() in (0, 1)
+        True
+    """
     return -1 if is_outside(group) else _open(group).rank()
 
 
 def get_world_size(group: Any = None) -> int:
-    """The group's number of ranks; -1 outside of it. ValueError before init_process_group()."""
+    """The group's number of ranks; -1 outside of it.
+
+    - Blocks: never; nothing is sent.
+    - Errors: ValueError before init_process_group() and for a closed group.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.get_world_size()
+        2
+    """
     return -1 if is_outside(group) else _open(group).size()
 
 
 def get_group_rank(group: Any, global_rank: int) -> int:
-    """The rank in `group` of a global rank. ValueError when it is not part of it."""
+    """The rank in `group` of a global rank.
+
+    - Blocks: never; nothing is sent.
+    - Errors: ValueError when the global rank is not part of the group.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.get_group_rank(dist.group.WORLD, 1)
+        1
+    """
     found = _open(group)
     if global_rank not in found._place:
         raise ValueError(f"Global rank {global_rank} is not part of group {found}, which has {list(found.ranks)}")
@@ -46,7 +84,17 @@ def get_group_rank(group: Any, global_rank: int) -> int:
 
 
 def get_global_rank(group: Any, group_rank: int) -> int:
-    """The global rank of a rank of `group`. ValueError when it has no such rank."""
+    """The global rank of a rank of `group`.
+
+    - Blocks: never; nothing is sent.
+    - Errors: ValueError when the group has no such rank.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.get_global_rank(dist.group.WORLD, 1)
+        1
+    """
     found = _open(group)
     if not isinstance(group_rank, int) or not 0 <= group_rank < len(found.ranks):
         raise ValueError(f"Group rank {group_rank} is not part of group {found}, which has ranks 0 to "
@@ -57,7 +105,16 @@ def get_global_rank(group: Any, group_rank: int) -> int:
 def get_process_group_ranks(group: Any) -> list[int]:
     """The group's global ranks, in group order; None: of the default group.
 
-    For NON_GROUP_MEMBER the members of the last group that this rank did not become one of; ValueError where there is none.
+    For GroupMember.NON_GROUP_MEMBER: the members of the last new group that this rank is not part of.
+
+    - Blocks: never; nothing is sent.
+    - Errors: ValueError for NON_GROUP_MEMBER before any such group, and for a closed group.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.get_process_group_ranks(None)
+        [0, 1]
     """
     if is_outside(group):
         if not state.outside:
@@ -67,20 +124,47 @@ def get_process_group_ranks(group: Any) -> list[int]:
 
 
 def get_backend(group: Any = None) -> str:
-    """What was asked for when the group was made, in lower case: "gloo", "cpu:gloo,cuda:nccl", "undefined" for None.
+    """The backend that was asked for when the group was made, in lower case. "undefined" stands for None.
 
-    ValueError outside of the group.
+    - Blocks: never; nothing is sent.
+    - Errors: ValueError outside of the group.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.get_backend()
+        'undefined'
     """
     return _open(group).backend
 
 
 def get_backend_config(group: Any = None) -> str:
-    """The backend of each device type, as "cpu:gloo,cuda:gloo". ValueError outside of the group."""
+    """The backend of each device type, for example "cpu:gloo,cuda:nccl".
+
+    - Blocks: never; nothing is sent.
+    - Errors: ValueError outside of the group.
+
+    Examples:
+        On each of two ranks:
+
+        >>> "cpu:gloo" in dist.get_backend_config()
+        True
+    """
     return str(_open(group)._config)
 
 
 def get_pg_count() -> int:
-    """Groups that all ranks have made together so far, closed ones included; 0 after destroy_process_group()."""
+    """How many groups all ranks have made together so far, closed ones included; 0 after destroy_process_group().
+
+    - Blocks: never; nothing is sent.
+    - Errors: none; it has no arguments.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.get_pg_count() >= 1
+        True
+    """
     return state.count
 
 
@@ -95,17 +179,30 @@ def _open(group: Any) -> ProcessGroup:
 def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = None, backend: str | None = None,
               pg_options: Any = None, use_local_synchronization: bool = False, group_desc: str | None = None,
               device_id: Any = None, sort_ranks: bool = True) -> Any:
-    """A group of these global ranks (None: all). Every rank of the world calls it, in the same order, members or not.
+    """A group of these global ranks (None: all). Every rank of the world calls it in the same order, members or not.
 
-    timeout: the default of its operations; None: 30 minutes, with backend "nccl" 10. backend: None takes the default group's.
-    use_local_synchronization: only the members call it. sort_ranks: False keeps the order given, equal on all members.
-    device_id: the accelerator that this process works on, kept as bound_device_id; None takes the default group's.
-    pg_options: for a backend that a program registered in the extended form.
+    Ranks outside get GroupMember.NON_GROUP_MEMBER, and with use_local_synchronization None.
 
-    Gives GroupMember.NON_GROUP_MEMBER to a rank outside, and None with use_local_synchronization. Raises ValueError for ranks
-    that are not in the world or come twice, and when not all ranks ask for the same; TypeError for a timeout that is no
-    timedelta; for the backend what
-    init_process_group() raises; PeerLost when a rank fails meanwhile, DistStoreError when not all come in time.
+    Args:
+        timeout: a timedelta, the default of the group's operations. None: 30 minutes, with backend "nccl" 10.
+        backend: None takes the default group's.
+        pg_options: for "nccl", and for a backend that a program registered in the extended form.
+        use_local_synchronization: True: only the members call it.
+        device_id: the accelerator that this process works on, kept as bound_device_id; None takes the default group's.
+        sort_ranks: False keeps the order of `ranks`, which is then equal on all members.
+
+    - Blocks: until every rank that has to call it has come.
+    - Timeout: DistStoreError names the ranks that did not come.
+    - Errors: ValueError for ranks that are not in the world or come twice, and when ranks ask for different groups. TypeError for
+      a
+      timeout that is no timedelta. PeerLost when a rank fails meanwhile. For the backend as init_process_group().
+
+    Examples:
+        On each of two ranks:
+
+        >>> group = dist.new_group([1])
+        >>> group is dist.GroupMember.NON_GROUP_MEMBER or group.size() == 1
+        True
     """
     world = default_group()
     members = _members(ranks, world.size(), sort_ranks)

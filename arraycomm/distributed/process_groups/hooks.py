@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from functools import partialmethod
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.base.errors import GroupError
@@ -20,12 +19,20 @@ from arraycomm.core.interface.kinds import KINDS, RECORDED
 
 from .options import method
 
-_TORCHS = ("SEND", "RECV", "BROADCAST", "ALLREDUCE", "REDUCE", "ALLGATHER", "REDUCE_SCATTER", "ALLTOALL", "BARRIER", "SCATTER",
-           "GATHER")
-# Names of operations. All forms of a collective (lists, single output) have one name. Numbers continue after torch's.
-_enumeration: Any = enum.IntEnum  # as Any: type checkers want literal names
-HookOpName = _enumeration("HookOpName", {name: number for number, name in enumerate(_TORCHS)} | {
-    kind.name.upper(): kind.number for kind in KINDS.values() if kind.number >= len(_TORCHS)})
+
+class HookOpName(enum.IntEnum):
+    """Names of operations for hooks. All forms of a collective (lists, single output) have one name.
+
+    - Blocks: never; it is an enumeration.
+    - Errors: KeyError for a name that does not exist.
+
+    Examples:
+        >>> dist2.HookOpName["ALLREDUCE"].name
+        'ALLREDUCE'
+    """
+
+    SEND, RECV, BROADCAST, ALLREDUCE, REDUCE, ALLGATHER, REDUCE_SCATTER, ALLTOALL, BARRIER, SCATTER, GATHER = range(11)
+    SCAN, EXSCAN = 11, 12  # not torch's
 
 
 _NAMES = {name: HookOpName[method(name if name in KINDS else name.removeprefix("i")).upper()] for name in RECORDED}
@@ -33,10 +40,27 @@ _OWN_TAGS = 2**62  # tags from here on are reserved for this package's messages 
 
 
 class PreHookArgs(Record):
-    """name; op_id (counts the group's operations); the arrays that are read and written.
+    """What a hook before an operation gets; PostHookArgs has the same fields.
 
-    Arrays are the caller's where the engine uses them as they are, otherwise what it uses instead: a list that is joined,
-    a strided array that is packed.
+    Arrays are the caller's where the engine uses them as they are, otherwise the engine's own: a list that is joined, a strided
+    array that is packed.
+
+    Attributes:
+        name: a HookOpName.
+        op_id: counts the group's operations, from 0.
+        input_tensors: the arrays that are read.
+        output_tensors: the arrays that are written.
+
+    - Blocks: never; a tuple of the four.
+    - Errors: none; it is a value.
+
+    Examples:
+        >>> pg = dist2.new_group("gloo", timedelta(seconds=60), "cpu", store=dist.HashStore(), rank=0, world_size=1)
+        >>> pg.register_pre_hook(1, lambda args: print(args.name.name, args.op_id, args.input_tensors, args.output_tensors))
+        >>> pg.barrier().wait()
+        BARRIER 0 [] []
+        True
+        >>> pg.shutdown()
     """
 
     name: enum.IntEnum  # a HookOpName
@@ -101,14 +125,7 @@ def _array(x: Any) -> Any:
 
 
 class Hooked:
-    """What ProcessGroup inherits. A hook_id is a number of the caller's own; a hook with the same one is replaced.
-
-    Hooks are called in the order of their numbers, in the thread that calls the operation. Raises TypeError for what is no
-    number or cannot be called.
-    pre: before each operation is issued; what a hook raises is raised instead of the operation. post: after each operation was
-    issued, a Work may still be under way; not when the call raised. abort: once, when an operation fails or times out, or before
-    abort().
-    """
+    """The methods for hooks, as a base class of ProcessGroup."""
 
     _hooks: Hooks | None = None
 
@@ -127,9 +144,56 @@ class Hooked:
             there = getattr(self._hooks, kind)
             setattr(self._hooks, kind, {number: hook for number, hook in there.items() if number != hook_id})
 
-    register_pre_hook = partialmethod(_register, "pre")
-    register_post_hook = partialmethod(_register, "post")
-    register_abort_hook = partialmethod(_register, "abort")
-    unregister_pre_hook = partialmethod(_unregister, "pre")
-    unregister_post_hook = partialmethod(_unregister, "post")
-    unregister_abort_hook = partialmethod(_unregister, "abort")
+    def register_pre_hook(self, hook_id: int, hook: Callable[..., Any]) -> None:
+        """Calls hook(args), a PreHookArgs, before each operation. What the hook raises is raised instead of the operation.
+
+        Hooks run in the order of their numbers, in the thread that calls the operation. A hook with the same number is replaced.
+
+        - Blocks: never; the hook is called later.
+        - Errors: TypeError for a hook_id that is no int and for a hook that cannot be called.
+        """
+        self._register("pre", hook_id, hook)
+
+    def register_post_hook(self, hook_id: int, hook: Callable[..., Any]) -> None:
+        """Calls hook(args), a PostHookArgs, after each operation has begun; its Work may not have ended. Not after an error.
+
+        Hooks run in the order of their numbers, in the thread that calls the operation. A hook with the same number is replaced.
+
+        - Blocks: never; the hook is called later.
+        - Errors: TypeError for a hook_id that is no int and for a hook that cannot be called.
+        """
+        self._register("post", hook_id, hook)
+
+    def register_abort_hook(self, hook_id: int, hook: Callable[..., Any]) -> None:
+        """Calls hook() once, when an operation fails or its timeout passes, or before abort().
+
+        Hooks run in the order of their numbers, in the thread that calls the operation. A hook with the same number is replaced.
+
+        - Blocks: never; the hook is called later.
+        - Errors: TypeError for a hook_id that is no int and for a hook that cannot be called.
+        """
+        self._register("abort", hook_id, hook)
+
+    def unregister_pre_hook(self, hook_id: int) -> None:
+        """Removes the pre hook of this number.
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; without such a hook nothing happens.
+        """
+        self._unregister("pre", hook_id)
+
+    def unregister_post_hook(self, hook_id: int) -> None:
+        """Removes the post hook of this number.
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; without such a hook nothing happens.
+        """
+        self._unregister("post", hook_id)
+
+    def unregister_abort_hook(self, hook_id: int) -> None:
+        """Removes the abort hook of this number.
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; without such a hook nothing happens.
+        """
+        self._unregister("abort", hook_id)

@@ -21,17 +21,43 @@ from .world import NOT_INITIALIZED, is_outside, resolve, state
 
 
 def is_available() -> bool:
-    """True: the package is there."""
+    """True: the facade works on every platform of the package.
+
+    - Blocks: never; nothing is sent.
+    - Errors: none; it has no arguments.
+
+    Examples:
+        >>> dist.is_available()
+        True
+    """
     return True
 
 
 def is_initialized() -> bool:
-    """Whether there is a default group."""
+    """Whether there is a default group.
+
+    - Blocks: never; nothing is sent.
+    - Errors: none; it has no arguments.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.is_initialized()
+        True
+    """
     return state.default is not None
 
 
 def is_backend_available(backend: str) -> bool:
-    """Whether groups can be made under this name here."""
+    """Whether groups can be made here under this name: a backend or pairs such as "cpu:gloo,cuda:nccl".
+
+    - Blocks: never; it may load the backend's library.
+    - Errors: none; an unknown name gives False.
+
+    Examples:
+        >>> dist.is_backend_available("gloo"), dist.is_backend_available("unknown")
+        (True, False)
+    """
     try:
         names = BackendConfig(backend)._names()
     except (ValueError, RuntimeError):
@@ -40,37 +66,93 @@ def is_backend_available(backend: str) -> bool:
 
 
 def is_gloo_available() -> bool:
-    """True: the engine of this package answers to that name."""
+    """True: this package's engine answers to the name "gloo".
+
+    - Blocks: never; nothing is sent.
+    - Errors: none; it has no arguments.
+
+    Examples:
+        >>> dist.is_gloo_available()
+        True
+    """
     return is_backend_available(Backend.GLOO)
 
 
 def is_mpi_available() -> bool:
-    """Whether groups over MPI can be made here, as of torch.distributed's function."""
+    """Whether groups over MPI can be made here.
+
+    - Blocks: never; it may load the MPI library.
+    - Errors: none; a missing library gives False.
+
+    Examples:
+        >>> dist.is_mpi_available() in (True, False)
+        True
+    """
     return is_backend_available(Backend.MPI)
 
 
 def is_nccl_available() -> bool:
-    """Whether groups over NCCL can be made here, as of torch.distributed's function."""
+    """Whether groups over NCCL can be made here.
+
+    - Blocks: never; it may load NCCL.
+    - Errors: none; a missing library gives False.
+
+    Examples:
+        >>> dist.is_nccl_available() in (True, False)
+        True
+    """
     return is_backend_available(Backend.NCCL)
 
 
 def is_ucc_available() -> bool:
-    """Whether groups over UCC can be made here, as of torch.distributed's function."""
+    """Whether groups over UCC can be made here: only if a program registered a backend of this name.
+
+    - Blocks: never; nothing is sent.
+    - Errors: none; it has no arguments.
+
+    Examples:
+        >>> dist.is_ucc_available()
+        False
+    """
     return is_backend_available(Backend.UCC)
 
 
 def is_xccl_available() -> bool:
-    """Whether groups over XCCL can be made here, as of torch.distributed's function."""
+    """Whether groups over XCCL can be made here: only if a program registered a backend of this name.
+
+    - Blocks: never; nothing is sent.
+    - Errors: none; it has no arguments.
+
+    Examples:
+        >>> dist.is_xccl_available()
+        False
+    """
     return is_backend_available(Backend.XCCL)
 
 
 def is_torchelastic_launched() -> bool:
-    """Whether torchrun started this process."""
+    """Whether torchrun started this process.
+
+    - Blocks: never; it reads the environment.
+    - Errors: none; it has no arguments.
+
+    Examples:
+        >>> dist.is_torchelastic_launched()
+        False
+    """
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
-    """This process's rank on its host: LOCAL_RANK, as launchers set it, else fallback_rank. RuntimeError without either."""
+    """This process's rank on its host: the environment variable LOCAL_RANK, which launchers set, or else fallback_rank.
+
+    - Blocks: never; it reads the environment.
+    - Errors: RuntimeError without LOCAL_RANK and fallback_rank.
+
+    Examples:
+        >>> dist.get_node_local_rank(fallback_rank=0)
+        0
+    """
     if "LOCAL_RANK" in os.environ:
         return int(os.environ["LOCAL_RANK"])
     if fallback_rank is None:
@@ -82,20 +164,32 @@ def get_node_local_rank(fallback_rank: int | None = None) -> int:
 def init_process_group(backend: str | None = None, init_method: str | None = None, timeout: timedelta | None = None,
                        world_size: int = -1, rank: int = -1, store: Any = None, group_name: str = "",
                        pg_options: Any = None, device_id: Any = None, _ranks: Any = None) -> None:
-    """Makes the default group of all ranks; returns when all have come.
+    """Makes the default group of all ranks; returns when all ranks have come.
 
-    backend: "gloo" (the engine of this package answers), another registered name, "cpu:gloo,cuda:nccl", or None for what
-    there is. init_method: "env://" (the default), "tcp://host:port" or "file:///path"; or `store` with rank and
-    world_size. timeout: for this call and as the default of the group's operations; None: 30 minutes,
-    with backend "nccl" 10.
-    device_id: the accelerator that this process works on (torch.device, "cuda:0" or a number); without `backend` its
-    type's backend is taken. pg_options: for a backend that a program registered in the extended form.
-    _ranks: tells worlds apart that meet in one store; their group has a name of its own. group_name is ignored, as in torch.
+    Args:
+        backend: "gloo" (this package's engine), "mpi", "nccl", a registered name, "cpu:gloo,cuda:nccl", or None for what is
+            available.
+        init_method: "env://" (the default), "tcp://host:port" or "file:///path".
+        timeout: a timedelta for this call, and the default of the group's operations. None: 30 minutes, with backend "nccl" 10.
+        store: instead of init_method, with rank and world_size.
+        group_name: ignored, as in torch.
+        pg_options: for "nccl", and for a backend that a program registered in the extended form.
+        device_id: the accelerator that this process works on (a torch.device, "cuda:0" or a number). Without backend it chooses
+            the
+            backend.
 
-    Raises ValueError for a second call and for missing arguments; AssertionError for store with init_method, a store without
-    rank and world_size, arguments that the URL has already, an unknown backend; RuntimeError for an unknown scheme and
-    arguments of other types; TypeError for a timeout that is no timedelta;
-    DistBackendError for a backend that cannot be used here; DistStoreError when not all ranks come in time.
+    - Blocks: until every rank has come.
+    - Timeout: DistStoreError names the ranks that did not come. There is no group then; the call may be repeated.
+    - Errors: ValueError for a second call and for missing arguments. AssertionError for a store with init_method, a store without
+      rank and world_size, arguments that the URL has already, and an unknown backend. RuntimeError for an unknown scheme and
+      arguments of other types, TypeError for a timeout that is no timedelta. DistBackendError for a backend that cannot be used
+      here.
+
+    Examples:
+        >>> dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+        >>> dist.get_world_size()
+        1
+        >>> dist.destroy_process_group()
     """
     if state.default is not None:
         raise ValueError("trying to initialize the default process group twice!")
@@ -141,10 +235,19 @@ def _meet(init_method: str | None, store: Any, rank: int, size: int, seconds: fl
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Closes a group; the default group (None), and all others with it, so that init_process_group() may be called again.
+    """Closes a group. The default group (None) is closed with all others; then init_process_group() may be called again.
 
-    Before all are closed it waits for operations whose futures somebody has, and their callbacks, unless an exception is handled.
-    Nothing for NON_GROUP_MEMBER. Raises AssertionError when nothing is initialized, ValueError for a group that is closed.
+    Before the default group is closed, the call waits for operations whose futures the program holds, and for their callbacks,
+    unless an exception is being handled. It does nothing for GroupMember.NON_GROUP_MEMBER.
+
+    - Blocks: only for those futures. It is not a barrier: other ranks may still use the group.
+    - Errors: AssertionError before init_process_group(), ValueError for a group that is closed.
+
+    Examples:
+        >>> dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+        >>> dist.destroy_process_group()
+        >>> dist.is_initialized()
+        False
     """
     if is_outside(group):
         return

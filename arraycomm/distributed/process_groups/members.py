@@ -66,11 +66,17 @@ class Members:
 
     def merge_remote_group(self: Any, store: Store, size: int, timeout: timedelta = timedelta(seconds=1800),
                            group_name: str | None = None, group_desc: str | None = None) -> ProcessGroup:
-        """A new group of the ranks of several groups, of other worlds as well. All their ranks call it with the same store.
+        """A new group of the ranks of several groups, also of other worlds. All their ranks call it with the same store.
 
-        size: of the new group. Ranks of one group stay together, in their order; groups follow each other as they come.
-        timeout: for this call, and the default of the new group's operations.
-        Raises ValueError for a size that is no sum of the groups', what init_process_group() raises when not all come.
+        Ranks of one group stay together and in order; the groups follow each other as they come.
+
+        Args:
+            size: the new group's number of ranks.
+            timeout: a timedelta for this call, and the default of the new group's operations.
+
+        - Blocks: until all ranks of the new group have come.
+        - Timeout: DistStoreError on the ranks that have come.
+        - Errors: ValueError for a size that is no sum of the groups' sizes, TypeError for what is no Store.
         """
         from .process_group import seconds_of
 
@@ -105,14 +111,21 @@ class Members:
 
     @property
     def supports_reconfigure(self: Any) -> bool:
-        """Whether reconfigure() can be called: where the engine of this package carries the operations. RuntimeError for groups
-        of several backends."""
+        """Whether reconfigure() can be called: over this package's engine.
+
+        - Blocks: never, as any attribute.
+        - Errors: RuntimeError for a group of several backends.
+        """
         if len(self._config._engines()) > 1:
             raise RuntimeError(f"reconfiguring is not for groups of multiple backends, as {self._config}")
         return bool(self.core.backend == "socket")
 
     def get_reconfigure_handle(self: Any) -> str:
-        """What stands for this process's end of the group in ReconfigureOptions.handles. The same for the group's life."""
+        """The text that stands for this process in ReconfigureOptions.handles. It stays the same for the group's life.
+
+        - Blocks: never; nothing is sent.
+        - Errors: RuntimeError where supports_reconfigure is False.
+        """
         if not self.supports_reconfigure:
             raise RuntimeError(f"group {self.group_name!r} cannot be reconfigured: that needs arraycomm's own engine, not "
                                f"{self._config}")
@@ -121,13 +134,17 @@ class Members:
         return str(self._handle)
 
     def reconfigure(self: Any, opts: ReconfigureOptions) -> Work:
-        """Gives this group the members that opts.handles names, in their order; they alone call it, all with the same opts.
+        """Gives this group the members that opts.handles names. Only these members call it, all with the same opts.
 
-        What was under way with the former members ends. Groups that were split off before are closed. Returns when all have
-        come, with a Work that has ended. A list gives ranks in its order; a set is sorted.
-        Raises TypeError and ValueError for wrong options, ValueError on all who wait where members have different lists,
-        RuntimeError for a uuid that was used before, what init_process_group() raises when not all come: the group is as
-        before then.
+        A list of handles gives the order of the ranks; a set is sorted. Operations with the former members end, and groups that
+        were
+        split off are closed. It returns a Work that has ended.
+
+        - Blocks: until all members have come.
+        - Timeout: opts.timeout, or the group's. DistStoreError names the members that did not come; the group is as before.
+        - Errors: TypeError and ValueError for wrong options, ValueError on all that wait when members have different lists,
+          RuntimeError
+          for a uuid that was used before.
         """
         handles = self._checked(opts)
         uuid, mine = int(opts.uuid), self.get_reconfigure_handle()

@@ -55,7 +55,17 @@ class Options:
 
 
 class ProcessGroupNCCL:
-    """A name for the options, as in torch. Groups are made by init_process_group("nccl") and new_group()."""
+    """A namespace for the options of backend "nccl", as in torch: Options and NCCLConfig.
+
+    Groups themselves are made by init_process_group("nccl") and new_group().
+
+    - Blocks: never; NCCL is not loaded.
+    - Errors: AttributeError for a field that NCCLConfig does not have.
+
+    Examples:
+        >>> options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+        >>> options.config.max_ctas = 4
+    """
 
     Options = Options
     NCCLConfig = NCCLConfig

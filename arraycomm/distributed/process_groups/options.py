@@ -25,7 +25,10 @@ def of(kind: str) -> Any:
 
 
 class Options:
-    """timeout: for this operation; below 0 takes the group's. asyncOp: without effect, methods always give a Work."""
+    """The fields of all options.
+
+    timeout: for this operation; below 0 takes the group's. asyncOp: without effect, because methods always give a Work.
+    """
 
     def __init__(self) -> None:
         self.asyncOp = True
@@ -45,47 +48,153 @@ class _Rooted(Options):
 
 
 class AllgatherOptions(Options):
-    """Of allgather() and its relatives."""
+    """Options of ProcessGroup.allgather(), all_gather_single() and their coalesced forms: timeout and asyncOp.
+
+    A timeout below 0 (the default) takes the group's. asyncOp has no effect: the methods always give a Work.
+
+    - Blocks: never; it is a value.
+    - Errors: none; the method that takes it checks the fields.
+
+    Examples:
+        >>> dist2.AllgatherOptions().asyncOp
+        True
+    """
 
 
 class AllToAllOptions(Options):
-    """Of alltoall() and all_to_all_single()."""
+    """Options of ProcessGroup.alltoall() and all_to_all_single(): timeout and asyncOp.
+
+    A timeout below 0 (the default) takes the group's. asyncOp has no effect: the methods always give a Work.
+
+    - Blocks: never; it is a value.
+    - Errors: none; the method that takes it checks the fields.
+
+    Examples:
+        >>> dist.AllToAllOptions().timeout < timedelta(0)
+        True
+    """
 
 
 class AllreduceOptions(_Reducing):
-    """Of allreduce()."""
+    """Options of ProcessGroup.allreduce(): reduceOp, timeout and asyncOp.
+
+    A timeout below 0 (the default) takes the group's. asyncOp has no effect: the methods always give a Work.
+
+    - Blocks: never; it is a value.
+    - Errors: none; the method that takes it checks the fields.
+
+    Examples:
+        >>> options = dist.AllreduceOptions()
+        >>> options.reduceOp = dist.ReduceOp.MAX
+    """
 
 
 class AllreduceCoalescedOptions(_Reducing):
-    """Of allreduce_coalesced()."""
+    """Options of ProcessGroup.allreduce_coalesced(): reduceOp, timeout and asyncOp.
+
+    A timeout below 0 (the default) takes the group's. asyncOp has no effect: the methods always give a Work.
+
+    - Blocks: never; it is a value.
+    - Errors: none; the method that takes it checks the fields.
+
+    Examples:
+        >>> dist.AllreduceCoalescedOptions().reduceOp
+        <RedOpType.SUM: 0>
+    """
 
 
 class ReduceScatterOptions(_Reducing):
-    """Of reduce_scatter() and its relatives."""
+    """Options of ProcessGroup.reduce_scatter(), reduce_scatter_single() and its coalesced form: reduceOp, timeout and asyncOp.
+
+    A timeout below 0 (the default) takes the group's. asyncOp has no effect: the methods always give a Work.
+
+    - Blocks: never; it is a value.
+    - Errors: none; the method that takes it checks the fields.
+
+    Examples:
+        >>> dist.ReduceScatterOptions().reduceOp
+        <RedOpType.SUM: 0>
+    """
 
 
 class BroadcastOptions(_Rooted):
-    """Of broadcast(). rootTensor: which array of the list; lists hold one."""
+    """Options of ProcessGroup.broadcast(): rootRank, rootTensor, timeout and asyncOp.
+
+    rootTensor is the index of the array in the list, which holds one. A timeout below 0 (the default) takes the group's. asyncOp
+    has
+    no effect: the methods always give a Work.
+
+    - Blocks: never; it is a value.
+    - Errors: none; the method that takes it checks the fields.
+
+    Examples:
+        >>> dist.BroadcastOptions().rootRank
+        0
+    """
 
     rootTensor = 0
 
 
 class ReduceOptions(_Reducing, _Rooted):
-    """Of reduce(). rootTensor as in BroadcastOptions."""
+    """Options of ProcessGroup.reduce(): reduceOp, rootRank, rootTensor, timeout and asyncOp.
+
+    rootTensor is the index of the array in the list, which holds one. A timeout below 0 (the default) takes the group's. asyncOp
+    has
+    no effect: the methods always give a Work.
+
+    - Blocks: never; it is a value.
+    - Errors: none; the method that takes it checks the fields.
+
+    Examples:
+        >>> dist.ReduceOptions().rootRank
+        0
+    """
 
     rootTensor = 0
 
 
 class GatherOptions(_Rooted):
-    """Of gather()."""
+    """Options of ProcessGroup.gather(): rootRank, timeout and asyncOp.
+
+    A timeout below 0 (the default) takes the group's. asyncOp has no effect: the methods always give a Work.
+
+    - Blocks: never; it is a value.
+    - Errors: none; the method that takes it checks the fields.
+
+    Examples:
+        >>> dist.GatherOptions().rootRank
+        0
+    """
 
 
 class ScatterOptions(_Rooted):
-    """Of scatter()."""
+    """Options of ProcessGroup.scatter(): rootRank, timeout and asyncOp.
+
+    A timeout below 0 (the default) takes the group's. asyncOp has no effect: the methods always give a Work.
+
+    - Blocks: never; it is a value.
+    - Errors: none; the method that takes it checks the fields.
+
+    Examples:
+        >>> dist.ScatterOptions().rootRank
+        0
+    """
 
 
 class BarrierOptions(Options):
-    """Of barrier(). device and device_ids: without effect for host memory."""
+    """Options of ProcessGroup.barrier(): timeout, device, device_ids and asyncOp.
+
+    device and device_ids have no effect for host memory. A timeout below 0 (the default) takes the group's. asyncOp has no
+    effect:
+    the methods always give a Work.
+
+    - Blocks: never; it is a value.
+    - Errors: none; the method that takes it checks the fields.
+
+    Examples:
+        >>> dist.BarrierOptions().device_ids
+        []
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,8 +203,22 @@ class BarrierOptions(Options):
 
 
 class ReconfigureOptions:
-    """Of reconfigure(). uuid: a number that these members have not used before. handles: of the members, a list in the order
-    of their ranks, or a set. timeout: for the call; None takes the group's. hints: accepted and not used."""
+    """Options of ProcessGroup.reconfigure().
+
+    Args:
+        uuid: a number that these members have not used before.
+        handles: the members' handles, a list in the order of their ranks, or a set.
+        timeout: a timedelta for the call; None takes the group's.
+        hints: accepted and not used.
+
+    - Blocks: never; it is a value.
+    - Timeout: DistStoreError from reconfigure() names the members that did not come.
+    - Errors: none; reconfigure() checks the fields.
+
+    Examples:
+        >>> dist2.ReconfigureOptions(7, ["a", "b"])
+        ReconfigureOptions(uuid=7, handles=['a', 'b'], timeout=None)
+    """
 
     def __init__(self, uuid: int = 0, handles: Sequence[str] | set[str] = (), timeout: timedelta | None = None,
                  hints: dict[str, str] | None = None) -> None:

@@ -43,14 +43,83 @@ _OF_TORCHS_NCCL = {"TORCH_NCCL_BLOCKING_WAIT": _WAITING, "NCCL_BLOCKING_WAIT": _
 
 
 class ProcessGroup(Operations, Hooked, Members, Boxable):
-    """Ranks that communicate. Made by init_process_group() and new_group().
+    """One process's end of a group of ranks. Made by init_process_group(), new_group() and dist2.new_group().
 
-    A program's own class calls `super().__init__(rank, size)` and defines allreduce() and so on, as torch's documents have it;
-    Backend.register_backend() takes a function that makes such a group (derived.py).
+    Its methods have torch's names and forms: each begins an operation and returns its Work. Ranks are ranks of the group. Where a
+    method takes a list of arrays, each array is an operation, and the Work stands for all; the list is as long on all ranks. opts
+    is
+    an object such as AllreduceOptions; a timeout is a timedelta, and None takes the group's.
 
-    Attributes: core (the arraycomm.Group that carries its operations), ranks (global ranks in group order), place (a global
-    rank's rank here), group_name (of no other group that is open), group_desc, bound_device_id (None or a device), backend
-    (as it was asked for), config (BackendConfig), meeting (where its world's ranks have met).
+    A program's own class calls `super().__init__(rank, size)` and defines allreduce() and so on. Backend.register_backend() takes
+    a
+    function that makes such a group.
+
+    Attributes:
+        core: the arraycomm.Group that carries the operations.
+        ranks: global ranks in group order.
+        group_name: unique among the open groups.
+        group_desc: a description, "undefined" without one.
+        backend: the name that was asked for.
+        bound_device_id: None, or the device that this process works on.
+
+    - Blocks: the methods of operations do not; Work.wait() does.
+    - Errors: as the functions of arraycomm.distributed. ValueError for an empty list, CollectiveMismatch where lists differ in
+      length.
+
+    Examples:
+        >>> def work(group):
+        ...     pg = dist2.new_group("gloo", timedelta(seconds=60), "cpu", store=store, rank=group.rank, world_size=2)
+        ...     x, y, other = np.ones(1), np.empty(2), 1 - pg.rank()
+        ...     pg.allreduce([x]).wait()
+        ...     pg.broadcast(x, 0).wait()
+        ...     pg.reduce(np.ones(1), 0).wait()
+        ...     pg.all_gather_single(y, x).wait()
+        ...     pg.reduce_scatter_single(np.empty(1), y).wait()
+        ...     pg.all_to_all_single(np.empty(2), y, [], []).wait()
+        ...     pg.allgather([[np.empty(1), np.empty(1)]], [x]).wait()
+        ...     pg.gather([[np.empty(1), np.empty(1)]] if pg.rank() == 0 else [], [x]).wait()
+        ...     pg.scatter([np.empty(1)], [[x, x]] if pg.rank() == 0 else []).wait()
+        ...     pg.reduce_scatter([np.empty(1)], [[x, x]]).wait()
+        ...     pg.alltoall([np.empty(1), np.empty(1)], [x, x]).wait()
+        ...     pg.allreduce_coalesced([x]).wait()
+        ...     pg.allgather_coalesced([[np.empty(1)], [np.empty(1)]], [x]).wait()
+        ...     pg.all_gather_single_coalesced([np.empty(2)], [x]).wait()
+        ...     pg.reduce_scatter_single_coalesced([np.empty(1)], [y]).wait()
+        ...     sent = pg.send([x], other, 7)
+        ...     pg.recv([x], other, 7).wait(); sent.wait()
+        ...     sent = pg.send([x], other, 8)
+        ...     pg.recv_anysource([x], 8).wait(); sent.wait()
+        ...     pg.barrier().wait()
+        ...     pg.monitored_barrier(timedelta(seconds=60))
+        ...     pg.set_timeout(timedelta(seconds=30))
+        ...     part = pg.split_group([pg.rank()])
+        ...     found = pg.size(), pg.name(), pg.getBackendName(), pg.get_backend("cpu") is pg.core, part.size(), x.item()
+        ...     pg.shutdown()
+        ...     return found, pg.closed
+        >>> store = dist.HashStore()
+        >>> arraycomm.run(work, 2)[0]
+        ((2, 'gloo', 'gloo', False, 1, 4.0), True)
+        >>> pg = dist2.new_group("gloo", timedelta(seconds=60), "cpu", store=dist.HashStore(), rank=0, world_size=1)
+        >>> pg.get_group_store().set("key", "value")
+        >>> pg.supports_window, pg.new_window() is not None, pg.supports_reconfigure, pg.use_pg_for_symm_mem_rendezvous
+        (True, True, True, True)
+        >>> pg.get_reconfigure_handle()[:9], dist.ProcessGroup.unbox(pg.boxed()) is pg
+        ('arraycomm', True)
+        >>> pg.merge_remote_group(dist.HashStore(), 1).size()
+        1
+        >>> pg.reconfigure(dist2.ReconfigureOptions(1, [pg.get_reconfigure_handle()])).wait()
+        True
+        >>> pg.register_pre_hook(1, lambda args: print("before", args.name.name))
+        >>> pg.register_post_hook(1, lambda args: print("after"))
+        >>> pg.register_abort_hook(1, lambda: print("aborted"))
+        >>> pg.barrier().wait()
+        before BARRIER
+        after
+        True
+        >>> pg.unregister_pre_hook(1); pg.unregister_post_hook(1)
+        >>> pg.abort()
+        aborted
+        >>> pg.unregister_abort_hook(1)
     """
 
     BackendType = BackendType
@@ -119,27 +188,53 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
         self._rooted: Any = self._plain if self.ranks == tuple(range(len(self.ranks))) else None
 
     def rank(self) -> int:
-        """This process's rank in the group."""
+        """This process's rank in the group.
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; it has no arguments.
+        """
         return int(self.core.rank)
 
     def size(self) -> int:
-        """Its number of ranks."""
+        """The group's number of ranks.
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; it has no arguments.
+        """
         return int(self.core.size)
 
     def name(self) -> str:
-        """Of the backend."""
+        """The backend's name, as getBackendName().
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; it has no arguments.
+        """
         return self.getBackendName()
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """What a program's class gives for name()."""
+        """The name of the backend that was asked for. A program's own class may give another name.
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; it has no arguments.
+        """
         return self.backend
 
     @property
     def closed(self) -> bool:
+        """Whether the group is closed.
+
+        - Blocks: never, as any attribute.
+        - Errors: none, on a closed group too.
+        """
         return bool(self.core.closed)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The default of its operations from now on. Raises TypeError for what is no timedelta, ValueError for 0 or less."""
+        """Sets the default timeout of the group's operations that begin afterwards.
+
+        - Blocks: never; nothing is sent.
+        - Timeout: a timedelta.
+        - Errors: TypeError for what is no timedelta, ValueError for 0 or less.
+        """
         if timeout is None:
             raise TypeError("set_timeout needs a datetime.timedelta, got None")
         timed: Any = Timed(self.core, seconds_of(timeout))
@@ -147,8 +242,11 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
         self._hold(self._collected)
 
     def get_backend(self, device: Any) -> Group:
-        """The core group that carries the operations on arrays of this device; set_timeout() does not change its timeout.
-        ValueError where there is none."""
+        """The core group that carries the operations on arrays of this device. set_timeout() does not change its timeout.
+
+        - Blocks: never; nothing is sent.
+        - Errors: DeviceError (a ValueError) where there is none.
+        """
         kind = devices.type_of(device)
         if kind not in self._config.device_backend_map:
             raise DeviceError(f"No backend type associated with device type {kind}: group {self.group_name!r} has {self._config}")
@@ -163,7 +261,11 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
 
     @property
     def use_pg_for_symm_mem_rendezvous(self) -> bool:
-        """True, and it cannot be changed: symmetric arrays, of core.empty(), are always agreed on by the group itself."""
+        """True: the ranks of symmetric arrays, which core.empty() makes, always meet through the group itself.
+
+        - Blocks: never, as any attribute.
+        - Errors: ValueError when it is set to False.
+        """
         return True
 
     @use_pg_for_symm_mem_rendezvous.setter
@@ -173,11 +275,22 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
 
     @property
     def supports_window(self) -> bool:
-        """Whether new_window() can be called: where the engine of this package carries the operations."""
+        """Whether new_window() can be called: over this package's engine and over MPI.
+
+        - Blocks: never, as any attribute.
+        - Errors: none; it is False for other backends.
+        """
         return self.core.backend in ("socket", "mpi")
 
     def new_window(self, tensor: Any = None) -> Window:
-        """A Window, with the tensor if one is given; all ranks call it. RuntimeError where supports_window is False."""
+        """A Window; with a tensor it is registered. All ranks call it.
+
+        - Shapes: any; may differ between ranks.
+        - Dtypes: the same on all ranks.
+        - Memory: tensor must be contiguous and writable. The window keeps it.
+        - Blocks: with a tensor until every rank has called it.
+        - Errors: RuntimeError where supports_window is False.
+        """
         from .window import Window  # imported on demand: few programs use it
 
         if not self.supports_window:
@@ -194,10 +307,16 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
                     device_types: Sequence[Any] | None = None) -> ProcessGroup | None:
         """A group of these ranks of this group, in this order; None outside of it. Every rank of this group calls it.
 
-        Ranks that do not overlap may be given by different ranks at once. timeout: None takes this group's.
-        device_types: of which devices it takes arrays; None: of all that this group does.
-        Raises ValueError for ranks that the group does not have or that come twice, and for a device that it has no backend
-        for. opts: for other backends than ours.
+        Lists that do not overlap may be given by different ranks at once.
+
+        Args:
+            timeout: a timedelta, the default of the new group's operations; None takes this group's.
+            opts: for backends that take options.
+            device_types: the devices whose arrays the new group takes; None: all that this group takes.
+
+        - Blocks: until the members of the new group have met.
+        - Timeout: CollectiveTimeout where a member does not come.
+        - Errors: ValueError for ranks that the group does not have or that come twice, and for a device without a backend.
         """
         members = check_ranks(ranks, self.size())
         config = self._config if device_types is None else self._config_of(device_types)
@@ -221,17 +340,29 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
         return BackendConfig(",".join(f"{kind}:{self._config.device_backend_map[kind]}" for kind in kinds))
 
     def shutdown(self) -> None:
-        """Frees the connections. The group stays listed until destroy_process_group()."""
+        """Closes the group. It stays listed until destroy_process_group().
+
+        - Blocks: never for operations; those in progress end with Aborted.
+        - Errors: none; it may be called again.
+        """
         self.core.close()
 
     def abort(self) -> None:
-        """Ends every operation under way, here and on the peers, after the abort hooks have run. Does not block."""
+        """Ends every operation in progress, here and on the peers, after the abort hooks have run.
+
+        - Blocks: never; the peers are notified within a second.
+        - Errors: none; a closed group stays as it is.
+        """
         if self._hooks is not None:
             self._hooks.run_abort()
         self.core.abort("ProcessGroup.abort() was called")
 
     def get_group_store(self) -> PrefixStore:
-        """A store of this group's own, in which its ranks can meet. ValueError when the world is closed."""
+        """A store of this group, in which its ranks can meet.
+
+        - Blocks: never; nothing is sent.
+        - Errors: ValueError when the group is closed.
+        """
         if self.closed:
             raise ValueError(f"group {self.group_name!r} is closed, and its store with it")
         return PrefixStore(f"group/{self.core.name}", self._meeting.store)

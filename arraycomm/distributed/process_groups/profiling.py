@@ -176,7 +176,17 @@ _given = threading.local()  # .name: set by record_comm(); .function: the functi
 
 @contextmanager
 def record_comm(name: str) -> Iterator[None]:
-    """In the context, this thread's operations have this label for a profiler, instead of "gloo:all_reduce" and so on."""
+    """A context in which this thread's operations have this label for torch's profiler, instead of "gloo:all_reduce" and so on.
+
+    - Blocks: never; nothing is sent.
+    - Errors: none; without a profiler it has no effect.
+
+    Examples:
+        On each of two ranks:
+
+        >>> with dist.record_comm("gradients"):
+        ...     dist.barrier()
+    """
     before, _given.name = getattr(_given, "name", None), name
     try:
         yield

@@ -25,12 +25,25 @@ SHRINK_ABORT = 1
 def new_subgroups(group_size: int | None = None, group: Any = None, timeout: timedelta | None = None,
                   backend: str | None = None, pg_options: Any = None,
                   group_desc: str | None = None) -> tuple[ProcessGroup | None, list[Any]]:
-    """Groups of `group_size` neighbouring ranks of `group` each: this rank's, and all (NON_GROUP_MEMBER where outside).
+    """Splits `group` into groups of `group_size` neighbouring ranks. Gives this rank's group and the list of all.
 
-    Every rank of the world calls it, or, for a smaller `group`, every rank of that; others may, and get (None, []).
-    group_size: None takes LOCAL_WORLD_SIZE, as launchers set it, else the number of CUDA devices: the groups are the hosts
-    then. The rest is new_group()'s.
-    Raises ValueError when the group's size is no multiple of it.
+    Every rank of the world calls it; for a smaller `group` every rank of that, and other ranks get (None, []). The list has
+    NON_GROUP_MEMBER in place of groups without this rank.
+
+    Args:
+        group_size: None takes LOCAL_WORLD_SIZE, which launchers set, or else the number of CUDA devices: one group a host.
+        timeout: as of new_group(), like the other parameters.
+
+    - Blocks: until every rank that has to call it has come.
+    - Timeout: DistStoreError names the ranks that did not come.
+    - Errors: ValueError when the group's size is no multiple of group_size. The others are those of new_group().
+
+    Examples:
+        On each of two ranks:
+
+        >>> mine, groups = dist.new_subgroups(1)
+        >>> mine.ranks == (dist.get_rank(),), len(groups)
+        (True, 2)
     """
     if is_outside(group):
         return None, []
@@ -60,10 +73,20 @@ def _ranks_of_a_host() -> int:
 def new_subgroups_by_enumeration(ranks_per_subgroup_list: Sequence[Sequence[int]], timeout: timedelta | None = None,
                                  backend: str | None = None, pg_options: Any = None,
                                  group_desc: str | None = None) -> tuple[ProcessGroup | None, list[Any]]:
-    """A group for each of these lists of global ranks: this rank's (None outside of all), and all of them.
+    """A group for each of these lists of global ranks. Gives this rank's group (None outside of all) and the list of all.
 
-    Every rank of the world calls it, with the same lists. The rest is new_group()'s. Raises ValueError when a rank stands
-    in two of them.
+    Every rank of the world calls it, with the same lists. The other parameters are those of new_group().
+
+    - Blocks: until every rank has called it.
+    - Timeout: DistStoreError names the ranks that did not come.
+    - Errors: ValueError when a rank stands in two lists. The others are those of new_group().
+
+    Examples:
+        On each of two ranks:
+
+        >>> mine, groups = dist.new_subgroups_by_enumeration([[0], [1]])
+        >>> mine.rank()
+        0
     """
     if not ranks_per_subgroup_list:
         raise ValueError("The arg 'ranks_per_subgroup_list' cannot be empty")
@@ -87,12 +110,27 @@ def _several(lists: Sequence[Sequence[int]], timeout: timedelta | None, backend:
 def split_group(parent_pg: Any = None, split_ranks: Sequence[Sequence[int]] | None = None,
                 timeout: timedelta | None = None, pg_options: Any = None, group_desc: str | None = None,
                 backend: str | None = None) -> ProcessGroup | None:
-    """The group of those ranks of `parent_pg` (None: the default group) among whose list this rank is; None outside of all.
+    """Splits parent_pg (None: the default group) into lists of its ranks. Gives the group with this rank, None outside of all.
 
-    Every rank of the parent calls it with the same lists, of ranks of the parent, which do not overlap; their order counts.
-    backend: some of the parent's device:backend pairs; None: all. The rest is new_group()'s.
-    Raises ValueError for lists that are empty or overlap, ranks that the parent does not have, a backend that it does not
-    have, and when not all ranks ask for the same.
+    Every rank of the parent calls it with the same lists, which do not overlap. The order in a list is the order of the new
+    ranks.
+
+    Args:
+        timeout: a timedelta, the default of the group's operations; None: 30 minutes, with backend "nccl" 10.
+        backend: some of the parent's device:backend pairs; None: all.
+
+    - Blocks: until every rank of the parent has called it.
+    - Timeout: DistStoreError names the ranks that did not come.
+    - Errors: ValueError for lists that are empty or overlap, ranks and backends that the parent does not have, and when ranks ask
+      for
+      different groups. The others are those of new_group().
+
+    Examples:
+        On each of two ranks:
+
+        >>> group = dist.split_group(None, [[1, 0]])
+        >>> group.rank() == 1 - dist.get_rank()
+        True
     """
     if not split_ranks:
         raise ValueError("split_ranks cannot be None or empty")
@@ -143,15 +181,27 @@ def _open(parent: ProcessGroup, members: Sequence[int], config: BackendConfig, s
 
 def shrink_group(ranks_to_exclude: list[int], group: Any = None, shrink_flags: int = SHRINK_DEFAULT,
                  pg_options: Any = None) -> ProcessGroup:
-    """The group without these of its ranks (group ranks), dead or alive. The remaining ranks call it, and only they.
+    """A group without some of its ranks. Every rank that stays calls it, also after PeerLost; it takes the old group's place.
 
-    Ranks that have died without being named are left out as well (Group.shrink()), but with backends that a program registered
-    and NCCL with pg_options, which raise PeerLost: name those ranks too.
-    shrink_flags: SHRINK_ABORT ends what is under way in the old group first. The result takes the old group's place, which is
-    not to be used any more. That of the default group (None) is the default group, with ranks counted anew, and all other
-    groups are closed.
-    Raises TypeError when ranks_to_exclude is no list of ints, ValueError for ranks that the group does not have or that
-    come twice, for none and for all of them; RuntimeError on a rank that is to be excluded; what new_group() raises.
+    The old group is not to be used any more. The result for the default group (None) is the new default group, whose ranks are
+    counted anew; all other groups are closed.
+
+    Args:
+        ranks_to_exclude: a list of ranks of the group.
+        shrink_flags: 1 (SHRINK_ABORT) ends operations in progress in the old group first; 0 does not.
+        pg_options: for backends that take options.
+
+    - Blocks: until every rank that stays has called it.
+    - Errors: TypeError when ranks_to_exclude is no list of ints. ValueError for ranks that the group does not have or that come
+      twice, for none and for all of them. RuntimeError on a rank that is to be excluded. CollectiveTimeout, after the group's
+      timeout, names the ranks that have not come.
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.shrink_group([])
+        Traceback (most recent call last):
+        ValueError: ranks_to_exclude cannot be empty: name at least one rank to exclude
     """
     if not isinstance(ranks_to_exclude, list):
         raise TypeError(f"ranks_to_exclude must be a list, but got {type(ranks_to_exclude).__name__}. Example: [1, 3, 5] to "

@@ -17,14 +17,33 @@ from .process_group import ProcessGroup, seconds_of
 
 
 class WindowAccessType(enum.Enum):
-    """UNIFIED: memory that this process reads and writes itself. SEPARATE: reached by put and get."""
+    """UNIFIED: memory that this process reads and writes itself. SEPARATE: memory that put() and get() reach.
+
+    - Blocks: never; it is an enumeration.
+    - Errors: none; Window.get_attr() gives one of the two.
+
+    Examples:
+        >>> list(dist2.WindowAccessType)
+        [<WindowAccessType.UNIFIED: 0>, <WindowAccessType.SEPARATE: 1>]
+    """
 
     UNIFIED = 0
     SEPARATE = 1
 
 
 class WindowAttr:
-    """access_type: a WindowAccessType."""
+    """What Window.get_attr() gives.
+
+    Attributes:
+        access_type: a WindowAccessType.
+
+    - Blocks: never; it is a value.
+    - Errors: none; any value is kept.
+
+    Examples:
+        >>> dist2.WindowAttr(dist2.WindowAccessType.UNIFIED).access_type.name
+        'UNIFIED'
+    """
 
     def __init__(self, access_type: WindowAccessType) -> None:
         self.access_type = access_type
@@ -51,15 +70,39 @@ class _Signal:
 
 
 class Window:
-    """An array of every rank that the others read and write while its owner does something else. Made by new_window().
+    """An array of every rank that the other ranks read and write without its owner's help. Made by ProcessGroup.new_window().
 
-    What one rank asks of one target takes effect in its order, accumulate() atomically. Others' writes are there after
-    wait_signal() for a signal that came behind them, or after fence(). Until then, and while others may write, the owner
-    leaves these elements alone.
+    Operations of one rank on one target take effect in their order; accumulate() is atomic. A peer's writes are complete after
+    wait_signal() for a signal that was sent after them, or after fence(). Until then the owner must not use these elements.
+    Offsets are in elements. With async_op=True a method returns a Work at once; otherwise a Work that has ended.
 
-    async_op: give a Work at once; otherwise the call waits and gives a Work that has ended. timeout: None takes the group's.
-    Offsets are in elements. Raises RuntimeError for a window without a tensor and elements beyond the target's, ValueError for
-    another dtype and a rank that there is not, TypeError for what is no array; PeerLost and its relatives as messages do.
+    - Blocks: methods wait for their operation, without async_op. tensor_register(), tensor_deregister() and fence() wait for all
+      ranks.
+    - Timeout: a timedelta; None takes the group's. CollectiveTimeout or WaitTimeout.
+    - Errors: RuntimeError for a window without a tensor and elements beyond the target's, ValueError for another dtype and a rank
+      that
+      does not exist, TypeError for what is no array. PeerLost and Aborted, as for messages.
+
+    Examples:
+        >>> def work(group):
+        ...     pg = dist2.new_group("gloo", timedelta(seconds=60), "cpu", store=store, rank=group.rank, world_size=2)
+        ...     window, other, y = pg.new_window(), 1 - pg.rank(), np.empty(1)
+        ...     window.tensor_register(np.zeros(2))
+        ...     window.put(np.ones(1), other, 1)
+        ...     window.accumulate(np.ones(1), other, 1)
+        ...     window.signal(other)
+        ...     window.wait_signal(other)
+        ...     window.get(y, other, 1)
+        ...     window.fence()
+        ...     found = (window.get_tensor().tolist(), y.item(), window.map_remote_tensor(pg.rank()) is window.get_tensor(),
+        ...              window.get_attr(other).access_type.name, window.get_size(), str(window.dtype), window.shape,
+        ...              str(window.device))
+        ...     window.tensor_deregister()
+        ...     pg.shutdown()
+        ...     return found
+        >>> store = dist.HashStore()
+        >>> arraycomm.run(work, 2)[0]
+        ([0.0, 2.0], 2.0, True, 'SEPARATE', 16, 'float64', [2], 'cpu')
     """
 
     def __init__(self, group: ProcessGroup) -> None:
@@ -68,9 +111,16 @@ class Window:
         self._tensor: Any = None
 
     def tensor_register(self, tensor: Any, owning: bool = True) -> None:
-        """Gives the window its array: contiguous and writable, of one dtype on all ranks. All ranks call it.
+        """Gives the window its array. All ranks call it.
 
-        owning: whether get_tensor() and map_remote_tensor() give the array; its memory is held either way.
+        Args:
+            owning: whether get_tensor() and map_remote_tensor() give the array. Its memory is kept either way.
+
+        - Shapes: any; may differ between ranks.
+        - Dtypes: one on all ranks.
+        - Memory: tensor must be contiguous and writable. The window keeps it.
+        - Blocks: until every rank has called it.
+        - Errors: RuntimeError for a window that has an array already.
         """
         if self._core is not None:
             raise RuntimeError("the window has a tensor: call tensor_deregister() first")
@@ -79,25 +129,53 @@ class Window:
         self._tensor, self._kept = (tensor if owning else None), tensor
 
     def tensor_deregister(self) -> None:
-        """Takes it away. All ranks call it; it returns when what they asked of this rank has taken effect."""
+        """Removes the array from the window. All ranks call it.
+
+        - Blocks: until the peers' operations on this rank's array have taken effect.
+        - Errors: RuntimeError for a window without a tensor.
+        """
         self._there().close()
         self._core = self._tensor = self._kept = None
 
     def put(self, tensor: Any, dst_rank: int, target_offset_nelems: int = 0, async_op: bool = False,
             timeout: timedelta | None = None) -> Work:
-        """Writes the tensor's elements there. When the Work has ended the tensor may be changed again."""
+        """Writes the tensor's elements into rank dst_rank's array.
+
+        - Shapes: any; the target has so many elements from the offset on.
+        - Dtypes: that of the window.
+        - Memory: tensor may be changed when the Work has ended.
+        - Blocks: until the Work has ended, without async_op.
+        - Timeout: a timedelta; None takes the group's. WaitTimeout after it.
+        - Errors: as listed for Window.
+        """
         arguments.array("tensor", tensor)
         return self._work(self._there().put(tensor, dst_rank, target_offset_nelems), (), async_op, timeout)
 
     def get(self, tensor: Any, src_rank: int, source_offset_nelems: int = 0, async_op: bool = False,
             timeout: timedelta | None = None) -> Work:
-        """Reads elements from there into the tensor, which must be contiguous."""
+        """Reads elements of rank src_rank's array into the tensor.
+
+        - Shapes: any; the source has so many elements from the offset on.
+        - Dtypes: that of the window.
+        - Memory: tensor must be contiguous and writable.
+        - Blocks: until the Work has ended, without async_op.
+        - Timeout: a timedelta; None takes the group's. WaitTimeout after it.
+        - Errors: as listed for Window.
+        """
         arguments.array("tensor", tensor)
         return self._work(self._there().get(tensor, src_rank, source_offset_nelems), (tensor,), async_op, timeout)
 
     def accumulate(self, tensor: Any, dst_rank: int, target_offset_nelems: int = 0, op: Any = ReduceOp.SUM,
                    async_op: bool = False, timeout: timedelta | None = None) -> Work:
-        """As put(), but reduces each element with what is there. Not AVG and PREMUL_SUM."""
+        """Reduces the tensor's elements into rank dst_rank's array. Each element is updated atomically.
+
+        - Shapes: any; the target has so many elements from the offset on.
+        - Dtypes: that of the window; op must be defined for it.
+        - Memory: tensor may be changed when the Work has ended.
+        - Blocks: until the Work has ended, without async_op.
+        - Timeout: a timedelta; None takes the group's. WaitTimeout after it.
+        - Errors: as listed for Window, and ValueError for AVG and PREMUL_SUM.
+        """
         arguments.array("tensor", tensor)
         core = self._there()
         name = arguments.reduction("accumulate", op, core.dtype).name
@@ -106,11 +184,21 @@ class Window:
         return self._work(core.accumulate(tensor, dst_rank, target_offset_nelems, name), (), async_op, timeout)
 
     def signal(self, peer_rank: int, async_op: bool = False, timeout: timedelta | None = None) -> Work:
-        """One more signal for peer_rank, behind what this rank asked of it before."""
+        """Sends peer_rank one signal, which arrives after this rank's earlier operations on peer_rank.
+
+        - Blocks: until the Work has ended, without async_op.
+        - Timeout: a timedelta; None takes the group's. WaitTimeout after it.
+        - Errors: as listed for Window.
+        """
         return self._work(self._there().signal(peer_rank), (), async_op, timeout)
 
     def wait_signal(self, peer_rank: int, async_op: bool = False, timeout: timedelta | None = None) -> Work:
-        """Takes one signal of peer_rank and waits until it is there. CollectiveTimeout."""
+        """Consumes one signal of peer_rank; waits until there is one.
+
+        - Blocks: until the signal is there, without async_op.
+        - Timeout: a timedelta; None takes the group's. CollectiveTimeout after it.
+        - Errors: as listed for Window.
+        """
         core = self._there()
         core.check_rank(peer_rank)
         work = Work(_Signal(core, peer_rank, self._seconds(timeout)))
@@ -119,11 +207,20 @@ class Window:
         return work
 
     def fence(self, timeout: timedelta | None = None) -> None:
-        """All ranks call it: what any of them asked of any other before has taken effect when it returns."""
+        """Completes all operations of all ranks that came before. All ranks call it.
+
+        - Blocks: until every rank has called it.
+        - Timeout: a timedelta; None takes the group's. CollectiveTimeout names the late ranks.
+        - Errors: RuntimeError for a window without a tensor. PeerLost, Aborted.
+        """
         self._there().fence(self._seconds(timeout))
 
     def map_remote_tensor(self, rank: int) -> Any:
-        """The array of this rank itself. RuntimeError for others': get() reads them."""
+        """The array of this rank itself; get() reads those of other ranks.
+
+        - Blocks: never; nothing is sent.
+        - Errors: RuntimeError for another rank, and for a tensor that was registered with owning=False.
+        """
         self._there().check_rank(rank)
         if rank != self._pg.rank() or self._tensor is None:
             raise RuntimeError("map_remote_tensor gives a rank's own tensor, if it was registered with owning=True: rank "
@@ -131,28 +228,55 @@ class Window:
         return self._tensor
 
     def get_tensor(self) -> Any:
-        """The array of this rank; None without one."""
+        """The array of this rank; None without one.
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; it has no arguments.
+        """
         return self._tensor
 
     def get_attr(self, peer_rank: int) -> WindowAttr:
-        """How that rank's array is reached."""
+        """How that rank's array is reached, a WindowAttr.
+
+        - Blocks: never; nothing is sent.
+        - Errors: RuntimeError for a window without a tensor, ValueError for a rank that does not exist.
+        """
         self._there().check_rank(peer_rank)
         return WindowAttr(WindowAccessType.UNIFIED if peer_rank == self._pg.rank() else WindowAccessType.SEPARATE)
 
     def get_size(self) -> int:
-        """Bytes of this rank's array."""
+        """The bytes of this rank's array.
+
+        - Blocks: never; nothing is sent.
+        - Errors: RuntimeError for a window without a tensor.
+        """
         return self._there().buffer.nbytes
 
     @property
     def dtype(self) -> Any:
+        """The dtype of this rank's array, as its library has it.
+
+        - Blocks: never, as any attribute.
+        - Errors: RuntimeError for a window without a tensor.
+        """
         return getattr(self._registered(), "dtype", None)
 
     @property
     def shape(self) -> list[int]:
+        """The lengths of this rank's array, a list.
+
+        - Blocks: never, as any attribute.
+        - Errors: RuntimeError for a window without a tensor.
+        """
         return list(self._registered().shape)
 
     @property
     def device(self) -> Any:
+        """The device of this rank's array, as its library has it.
+
+        - Blocks: never, as any attribute.
+        - Errors: RuntimeError for a window without a tensor.
+        """
         return getattr(self._registered(), "device", "cpu")
 
     def _registered(self) -> Any:

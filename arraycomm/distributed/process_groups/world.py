@@ -74,13 +74,33 @@ class _World(type):
 
 
 class GroupMember(metaclass=_World):
-    """WORLD, and what new_group() gives to a rank outside of the group."""
+    """Two values: WORLD is the default group, NON_GROUP_MEMBER is what new_group() gives to a rank outside of the group.
+
+    - Blocks: never, as any attribute.
+    - Errors: none; WORLD is None before init_process_group().
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.GroupMember.WORLD.size(), dist.GroupMember.NON_GROUP_MEMBER
+        (2, -100)
+    """
 
     NON_GROUP_MEMBER = -100
 
 
 class group(metaclass=_World):  # noqa: N801 - torch's name
-    """group.WORLD is the default group."""
+    """A namespace with one value: WORLD is the default group.
+
+    - Blocks: never, as any attribute.
+    - Errors: none; WORLD is None before init_process_group().
+
+    Examples:
+        On each of two ranks:
+
+        >>> dist.group.WORLD.rank() == dist.get_rank()
+        True
+    """
 
 
 def default_group() -> ProcessGroup:

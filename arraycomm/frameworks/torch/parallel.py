@@ -24,23 +24,51 @@ from .reducer import Reducer, identity
 class DistributedDataParallel(nn.Module):
     """A module that every rank of a group trains on its own part of the data, with the same parameters on all ranks.
 
-    Backward averages the gradients over the ranks, in buckets that are under way while it computes the others. Parameters and
-    buffers are rank 0's from the beginning. Parameters, names and defaults are torch.nn.parallel.DistributedDataParallel's:
-
-    process_group: of arraycomm.distributed; None: the default group. broadcast_buffers: rank 0's before each forward.
-    bucket_cap_mb: MiB a bucket holds at most. find_unused_parameters: a backward need not reach all parameters. Buckets that
-    have one which it did not reach, and those behind them, are reduced when it has ended. gradient_as_bucket_view: gradients lie
-    in the buckets, which saves memory and a copy. static_graph: all steps use the same parameters equally often.
-    device_ids, output_device: None, or the one device of the module. dim and check_reduction: accepted, without effect.
-    Gradients of an nn.Embedding(sparse=True) stay sparse.
+    backward() averages the gradients over the ranks, in buckets that are reduced while it computes other gradients. The
+    parameters and
+    buffers are rank 0's from the beginning. Parameters, names and defaults are torch.nn.parallel.DistributedDataParallel's.
+    Gradients
+    of an nn.Embedding(sparse=True) stay sparse.
 
     The module may change between steps, on all ranks alike: parameters and buffers may be replaced
-    (load_state_dict(assign=True)), added, removed, converted (double()), frozen and unfrozen. The next forward compares
-    the ranks' parameters, and takes rank 0's values where some are new.
+    (load_state_dict(assign=True)),
+    added, removed, converted (double()), frozen and unfrozen. The next forward compares the ranks' parameters, and takes rank 0's
+    values of new ones.
 
-    Raises RuntimeError for a module without parameters that need gradients, and where it or the arguments that collectives
-    depend on (bucket_cap_mb, broadcast_buffers, find_unused_parameters, static_graph) differ between ranks, ValueError for
-    devices that are not the module's, TypeError for parameters on several devices.
+    Args:
+        device_ids: None, or the one device of the module, as output_device.
+        dim: accepted, without effect, as check_reduction.
+        broadcast_buffers: rank 0's buffers before each forward.
+        process_group: of arraycomm.distributed; None: the default group.
+        bucket_cap_mb: MiB that a bucket holds at most.
+        find_unused_parameters: True: backward need not reach all parameters. Buckets with a parameter that it did not reach, and
+            the
+            buckets after them, are reduced when it has ended.
+        gradient_as_bucket_view: gradients lie in the buckets, which saves memory and a copy.
+        static_graph: all steps use the same parameters equally often.
+
+    - Blocks: the constructor and forward() until every rank has called them; backward() until its buckets have been reduced.
+    - Errors: RuntimeError for a module without parameters that need gradients, and where it or the arguments that collectives
+      depend on
+      differ between ranks. ValueError for devices that are not the module's, TypeError for parameters on several devices.
+    - Algorithm: gradients in buckets, from the last parameter on (Li et al., "PyTorch Distributed", 2020).
+
+    Examples:
+        >>> import torch
+        >>> from arraycomm.frameworks.torch import DistributedDataParallel
+        >>> pg = dist2.new_group("gloo", timedelta(seconds=60), "cpu", store=dist.HashStore(), rank=0, world_size=1)
+        >>> model = DistributedDataParallel(torch.nn.Linear(2, 1), process_group=pg)
+        >>> with model.no_sync():
+        ...     model(torch.ones(1, 2)).sum().backward()
+        >>> model.forward(torch.ones(1, 2)).sum().backward()
+        >>> model.module.weight.grad.tolist()
+        [[2.0, 2.0]]
+        >>> def halved(state, bucket):
+        ...     future = torch.futures.Future()
+        ...     future.set_result(bucket.buffer() / 2)
+        ...     return future
+        >>> model.register_comm_hook(None, halved)
+        >>> pg.shutdown()
     """
 
     def __init__(self, module: nn.Module, device_ids: list[Any] | None = None, output_device: Any = None, dim: int = 0,
@@ -103,7 +131,14 @@ class DistributedDataParallel(nn.Module):
         self._start()
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The module's; after it a backward of what it gives averages the gradients."""
+        """Calls the module. A backward() of the outputs averages the gradients.
+
+        - Shapes: those of the module.
+        - Dtypes: those of the module.
+        - Memory: inputs and outputs are the module's own.
+        - Blocks: with broadcast_buffers until rank 0 has sent its buffers.
+        - Errors: RuntimeError when the ranks' parameters differ. Then those of broadcast().
+        """
         began = time.monotonic()
         synchronizes = torch.is_grad_enabled() and self.require_backward_grad_sync
         if synchronizes:
@@ -124,7 +159,11 @@ class DistributedDataParallel(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of forwards inside add up on each rank; the first backward of a forward outside averages the sums."""
+        """A context in which gradients are added up on each rank. The first backward() of a forward outside averages the sums.
+
+        - Blocks: never; nothing is sent inside.
+        - Errors: none; contexts may be nested.
+        """
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
@@ -132,9 +171,12 @@ class DistributedDataParallel(nn.Module):
             self.require_backward_grad_sync = before
 
     def register_comm_hook(self, state: Any, hook: Callable[[Any, Any], Any]) -> None:
-        """hook(state, bucket), called for each full bucket in the same order on all ranks, gives a future of its new gradients.
+        """Replaces the averaging by hook(state, bucket), which gives a future of the bucket's new gradients.
 
-        It replaces the averaging. comm_hooks.py has some. TypeError for what cannot be called, RuntimeError for a second one.
+        It is called for each full bucket, in the same order on all ranks. arraycomm.frameworks.torch.comm_hooks has some hooks.
+
+        - Blocks: never; the hook is called in backward().
+        - Errors: TypeError for what cannot be called, RuntimeError for a second hook.
         """
         if not callable(hook):
             raise TypeError("Communication hook must be callable.")

@@ -10,10 +10,13 @@ from ...base.errors import DistStoreError
 
 
 class Store(abc.ABC):
-    """Keys are str, values bytes (str is encoded as UTF-8). Blocking calls last at most `timeout` (a timedelta).
+    """A key-value store through which ranks meet. Subclass it to bring your own. Safe to use from several threads.
 
-    Raises DistStoreError when a key does not come in time or the store cannot be reached, TypeError for keys or values
-    of another type. Safe to use from several threads.
+    Keys are str, values bytes (str is encoded as UTF-8).
+
+    - Blocks: get(), wait(), multi_get(), queue_pop() and barrier() wait for other users of the store.
+    - Timeout: that of the store, 300 s by default; DistStoreError names the keys.
+    - Errors: DistStoreError when the store cannot be reached, TypeError for keys or values of another type.
     """
 
     _lists_keys = True  # on every server that it may meet
@@ -23,6 +26,11 @@ class Store(abc.ABC):
 
     @property
     def timeout(self) -> timedelta:
+        """How long blocking calls wait, a timedelta.
+
+        - Blocks: never, as any attribute.
+        - Errors: TypeError for what is neither a timedelta nor a float of seconds.
+        """
         return self._timeout
 
     @timeout.setter
@@ -30,56 +38,145 @@ class Store(abc.ABC):
         self._timeout = duration(timeout)
 
     @abc.abstractmethod
-    def set(self, key: str, value: str | bytes) -> None: ...
-    @abc.abstractmethod
-    def get(self, key: str) -> bytes:
-        """The value; waits until there is one."""
+    def set(self, key: str, value: str | bytes) -> None:
+        """Writes a value, over an older one.
 
-    @abc.abstractmethod
-    def add(self, key: str, amount: int) -> int:
-        """Adds to a counter kept as decimal text (0 when missing) and returns the sum. ValueError on other text."""
-
-    @abc.abstractmethod
-    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Writes desired when the value is expected (or the key is missing and expected is empty).
-
-        Returns the value afterwards; for a missing key and a non-empty expectation, the expectation.
+        - Blocks: until the store has it.
+        - Errors: DistStoreError when the store cannot be reached.
         """
 
     @abc.abstractmethod
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None: ...
+    def get(self, key: str) -> bytes:
+        """The value of a key. Waits until the key is there.
+
+        - Blocks: until another user has written the key.
+        - Timeout: the store's; DistStoreError names the key.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
+
+    @abc.abstractmethod
+    def add(self, key: str, amount: int) -> int:
+        """Adds to a counter, which is kept as decimal text and begins at 0, and returns the sum. Atomic.
+
+        - Blocks: until the store has added.
+        - Errors: ValueError when the value is other text.
+        """
+
+    @abc.abstractmethod
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Writes `desired` if the value is `expected`, or if the key is missing and `expected` is empty. Atomic.
+
+        Returns the value afterwards; for a missing key and an `expected` that is not empty, `expected`.
+
+        - Blocks: until the store has compared.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
+
+    @abc.abstractmethod
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Waits until all keys are there.
+
+        - Blocks: until other users have written them.
+        - Timeout: a timedelta; None takes the store's. DistStoreError names the keys.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
+
     @abc.abstractmethod
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are there; never waits."""
+        """Whether all keys are there.
+
+        - Blocks: never for other users; it asks the store once.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
 
     @abc.abstractmethod
-    def delete_key(self, key: str) -> bool: ...
+    def delete_key(self, key: str) -> bool:
+        """Removes a key, and says whether it was there.
+
+        - Blocks: until the store has removed it.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
+
     @abc.abstractmethod
-    def num_keys(self) -> int: ...
+    def num_keys(self) -> int:
+        """The number of keys. TCPStore and FileStore count one of their own, as torch's do.
+
+        - Blocks: never for other users; it asks the store once.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
+
     @abc.abstractmethod
-    def append(self, key: str, value: str | bytes) -> None: ...
+    def append(self, key: str, value: str | bytes) -> None:
+        """Adds bytes to the end of a value; a missing key begins empty. Atomic.
+
+        - Blocks: until the store has them.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
+
     @abc.abstractmethod
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """All values; waits until all are there."""
+        """The values of several keys, in order. Waits until all are there.
+
+        - Blocks: until other users have written them.
+        - Timeout: the store's; DistStoreError names the keys.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
 
     @abc.abstractmethod
-    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None: ...
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Writes several values in one request.
+
+        - Blocks: until the store has them.
+        - Errors: DistStoreError for lists of different lengths.
+        """
+
     @abc.abstractmethod
-    def queue_push(self, key: str, value: str | bytes) -> None: ...
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        """Adds a value at the end of the queue of this key.
+
+        - Blocks: until the store has it.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
+
     @abc.abstractmethod
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """First in, first out. Not blocking and empty: QueueEmptyError. Blocking: DistStoreError at the timeout."""
+        """Takes the first value from the queue of this key.
+
+        - Blocks: until there is one; never with block=False.
+        - Timeout: the store's; DistStoreError names the key.
+        - Errors: QueueEmptyError for an empty queue with block=False.
+        """
 
     @abc.abstractmethod
-    def queue_len(self, key: str) -> int: ...
+    def queue_len(self, key: str) -> int:
+        """The number of values in the queue of this key.
+
+        - Blocks: never for other users; it asks the store once.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
+
     @abc.abstractmethod
-    def list_keys(self) -> list[str]: ...
+    def list_keys(self) -> list[str]:
+        """All keys of the store.
+
+        - Blocks: never for other users; it asks the store once.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
+
     @abc.abstractmethod
     def clone(self) -> Store:
-        """The same type over the same data, with a connection of its own."""
+        """A store of the same type over the same data, with a connection of its own.
+
+        - Blocks: until it is connected.
+        - Errors: DistStoreError or DistNetworkError when the store cannot be reached.
+        """
 
     def close(self) -> None:  # noqa: B027 - most stores hold nothing
-        """Gives back what the store holds (connection, server). Idempotent."""
+        """Closes the connection, and at the master the server. May be called again.
+
+        - Blocks: a master for its clients, at most a moment.
+        - Errors: none; later calls of other methods fail.
+        """
 
     def _where(self) -> str:
         """What it is called in messages: where it is served, or its path."""
@@ -99,9 +196,11 @@ class Store(abc.ABC):
         return False
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
-        """Waits until `world_size` users have called it with this key, and no longer than `timeout` (None: the store's).
+        """Waits until `world_size` users have called it with this key. A key is for one barrier.
 
-        The key counts them, so it is for one barrier. Raises DistStoreError for those who did not come.
+        - Blocks: until the last user has called it.
+        - Timeout: a timedelta; None takes the store's. DistStoreError says that too few came.
+        - Errors: DistStoreError when the store cannot be reached.
         """
         limit = self.timeout if timeout is None else duration(timeout)
         complete = f"{key}/last_member"
@@ -113,9 +212,20 @@ class Store(abc.ABC):
             raise barrier_timeout(key, world_size, limit.total_seconds()) from error
 
     def has_extended_api(self) -> bool:
+        """Whether append(), multi_get() and multi_set() are single requests.
+
+        - Blocks: never; nothing is sent.
+        - Errors: none; it has no arguments.
+        """
         return True
 
     def set_timeout(self, timeout: timedelta | float) -> None:
+        """Sets how long blocking calls wait.
+
+        - Blocks: never; nothing is sent.
+        - Errors: TypeError for what is neither a timedelta nor a float of seconds.
+        - Timeout: a timedelta, or seconds as a float.
+        """
         self.timeout = timeout
 
 

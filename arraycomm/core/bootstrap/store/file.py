@@ -105,7 +105,11 @@ class FileStore(RequestStore):
             return answer
 
     def clone(self) -> FileStore:
-        """A further user of the file, which does not count among the `world_size`."""
+        """A further user of the file, who is not one of the `world_size`.
+
+        - Blocks: until the file is open.
+        - Errors: DistStoreError when the file is gone.
+        """
         twin = object.__new__(type(self))
         FileStore.__init__(twin, self.path, self._world_size, self.timeout, _counts=False)
         return twin

@@ -111,6 +111,11 @@ class PrefixStore(ForwardingStore):
 
     @property
     def underlying_store(self) -> Store:
+        """The store without this prefix.
+
+        - Blocks: never, as any attribute.
+        - Errors: none; it is set by the constructor.
+        """
         return self._inner
 
     def _key(self, key: str) -> str:
@@ -122,7 +127,11 @@ class PrefixStore(ForwardingStore):
         return [self._key(key) for key in key_list(keys)]
 
     def list_keys(self) -> list[str]:
-        """The keys under this prefix, without it."""
+        """The keys with this prefix, without it.
+
+        - Blocks: never for other users; it asks the store once.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
         start = f"{self._prefix}/"
         return [key[len(start):] for key in self._inner.list_keys() if key.startswith(start)]
 

@@ -31,6 +31,11 @@ class HashStore(RequestStore):
             return answer
 
     def num_keys(self) -> int:
+        """The number of keys.
+
+        - Blocks: never; it is in this process.
+        - Errors: none; it has no arguments.
+        """
         return super().num_keys() - 1
 
     def clone(self) -> HashStore:

@@ -60,7 +60,11 @@ class RequestStore(Store):
         return self._now(Op.DELETE, key_bytes(key))[0] == b"1"
 
     def num_keys(self) -> int:
-        """The number of keys. TCPStore and FileStore count one of their own, as torch's do."""
+        """The number of keys. TCPStore and FileStore count one of their own, as torch's do.
+
+        - Blocks: never for other users; it asks the store once.
+        - Errors: DistStoreError when the store cannot be reached.
+        """
         return int(self._now(Op.NUM_KEYS)[0])
 
     def append(self, key: str, value: str | bytes) -> None:
