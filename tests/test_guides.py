@@ -1,0 +1,101 @@
+"""The blocks of Python in docs/guide that are no whole programs: each runs with what the text around it supposes."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import arraycomm
+
+from .test_readme import ENVIRON, LAUNCH, LIMIT, blocks, run
+
+
+class Block(NamedTuple):
+    """before and after surround the text; each of two ranks then prints `told`."""
+
+    page: str
+    index: int
+    before: str
+    after: str
+    told: str
+    needs: str = "numpy"
+
+
+BLOCKS = [
+    Block("debug.md", 0, "import arraycomm; group = arraycomm.init()\n",
+          "print('page', (server.url is None) == bool(group.rank))", "page True"),
+    Block("jax.md", 0, "", "print(float(step(1.0, 2.0, 3.0 + group.rank)[1]))\ngroup.close()", "-6.0", "jax"),
+    Block("torch.md", 0, "", "print('size', dist.get_world_size())\ndist.destroy_process_group()", "size 2", "torch"),
+    Block("torch.md", 1, "import torch; module = torch.nn.Linear(2, 1)\n",
+          "model(torch.ones(1, 2) * dist.get_rank()).sum().backward()\nprint(module.weight.grad)",
+          "tensor([[0.5000, 0.5000]])", "torch"),
+]
+LOSS = "def loss_of(params, x, y): return (params * x - y) ** 2\n"
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}-{block.index}")
+def test_a_block(block: Block, tmp_path: Path) -> None:
+    pytest.importorskip(block.needs)
+    text = block.before + (LOSS if block.needs == "jax" else "") + blocks(f"docs/guide/{block.page}")[block.index] + block.after
+    out = run(tmp_path / "program.py", text, *LAUNCH, "-n", "2")
+    assert sorted(out.splitlines()) == [f"[rank {rank}] {block.told}" for rank in range(2)]
+
+
+@pytest.mark.parametrize("page", ["notebooks.md", "launch.md"])
+def test_a_session(page: str) -> None:
+    examples = doctest.DocTestParser().get_doctest(blocks(f"docs/guide/{page}")[0], {}, page, None, None)
+    assert doctest.DocTestRunner().run(examples) == (0, 2)
+
+
+def test_spawn(tmp_path: Path) -> None:
+    shown = blocks("docs/guide/launch.md")[1].replace("        ...", "        return name, group.size")
+    function, _, call = shown.partition("\narraycomm.spawn")
+    text = f"import arraycomm\n{function}\nif __name__ == '__main__':\n    print(arraycomm.spawn{call.strip()})"
+    assert run(tmp_path / "program.py", text) == f"{[('run 1', 4)] * 4}\n"
+
+
+def test_when_a_rank_dies() -> None:
+    """By threads: rank 1 has left, and the block gives the others a group of their own."""
+    shown = compile(blocks("docs/guide/failures.md")[0], "failures.md", "exec")
+
+    def work(group: arraycomm.Group) -> tuple[int, ...] | None:
+        if group.rank == 1:
+            return None
+        names = {"group": group, "x": np.ones(2), "arraycomm": arraycomm}
+        exec(shown, names)
+        return names["group"].ranks  # type: ignore[attr-defined, no-any-return]
+
+    assert arraycomm.run(work, 3) == [(0, 2), None, (0, 2)]
+
+
+def test_all_ranks_recover_from_a_timeout() -> None:
+    """As the page says: the late one too, by shrink()."""
+    given_up = threading.Event()
+
+    def work(group: arraycomm.Group) -> list[float]:
+        if group.rank == 1:
+            assert given_up.wait(LIMIT)
+        with pytest.raises(arraycomm.CollectiveTimeout) as late:
+            group.all_reduce(np.ones(1), timeout=0.2)
+        given_up.set()
+        assert late.value.ranks == (1,)
+        return group.shrink().all_reduce(np.ones(1)).tolist()  # type: ignore[no-any-return]
+
+    assert arraycomm.run(work, 3) == [[3.0]] * 3
+
+
+def test_ray(tmp_path: Path) -> None:
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    path = tmp_path / "program.py"
+    path.write_text(blocks("docs/guide/ray.md")[0])
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=LIMIT, env=ENVIRON)
+    assert done.returncode == 0 and done.stdout.count("array([2., 2., 2., 2.])") == 2, done.stdout + done.stderr
