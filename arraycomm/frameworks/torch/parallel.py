@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import numbers
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,7 +16,6 @@ from arraycomm.distributed.process_groups.process_group import ProcessGroup
 from arraycomm.distributed.process_groups.world import resolve
 
 from .bucket import SparseBucket
-from .parallel_log import ParallelLog
 from .reducer import Reducer, identity
 
 
@@ -98,7 +96,6 @@ class DistributedDataParallel(nn.Module):
         if hook is not None:
             _dense(self._reducer)
         self._trained_now = self._reducer.identities
-        self._log = ParallelLog(self, self._reducer, [p for _, p in reduced])
 
     def _look(self) -> bool:
         """Whether parameters need gradients; those that do now, and as they are now, will be reduced."""
@@ -121,7 +118,7 @@ class DistributedDataParallel(nn.Module):
             raise RuntimeError("DDP Pickling/Unpickling are only supported when using DDP with the default process group. That "
                                "is, when you have called init_process_group and have not passed process_group argument to DDP "
                                "constructor")
-        ours = ("process_group", "_reducer", "_trained_now", "_log")
+        ours = ("process_group", "_reducer", "_trained_now")
         return {name: value for name, value in self.__dict__.items() if name not in ours}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -139,20 +136,16 @@ class DistributedDataParallel(nn.Module):
         - Blocks: with broadcast_buffers until rank 0 has sent its buffers.
         - Errors: RuntimeError when the ranks' parameters differ. Then those of broadcast().
         """
-        began = time.monotonic()
         synchronizes = torch.is_grad_enabled() and self.require_backward_grad_sync
         if synchronizes:
             self._reducer.check_finished()
         reduces = synchronizes and self._look()
-        if reduces:
-            self._log.iteration()
         if self.require_forward_param_sync and self.broadcast_buffers:
             self._take_from_first([b for _, b in _kept(self.module, self.module.named_buffers())])
         outputs = self.module(*inputs, **kwargs)
         self.require_forward_param_sync = synchronizes
         if reduces:
             self._reducer.prepare(outputs)
-            self._log.forward(time.monotonic() - began)
         else:
             self._reducer.skip(outputs)
         return outputs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +38,7 @@ class Reducer:
     parameters: (name, tensor) of all that are reduced; sparse: those of them whose gradients are. find_unused: what a backward
     has not reached when it ends is reduced then. as_views: gradients lie in the buckets. static: what the first backward reached,
     and how often, holds for all. hook: None averages; otherwise hook(bucket) gives a future of the bucket's new values.
-    Attributes: identities, of the parameters, see identity(); seconds, when backward began, the first bucket started, backward's
-    computing ended, and the last bucket came; unused, the parameters without a gradient of this rank in the last reduction.
+    Attributes: identities, of the parameters, see identity().
     """
 
     def __init__(self, pg: ProcessGroup, parameters: Sequence[tuple[str, torch.Tensor]], limit: int, *,
@@ -59,10 +57,8 @@ class Reducer:
         self._armed = self._active = self._queued = False  # a forward awaits its backward; backward runs; _end() is queued
         self._local = -1  # the backward of a forward without reduction
         self._touched = {index for index, p in enumerate(self._parameters) if p.grad is not None}  # since the last reduction
-        self.unused: list[int] = []
         self._used = torch.ones(len(self._parameters), dtype=torch.int32)
         self._counting: Any = None
-        self.seconds = [0.0] * 4
         self.identities = [identity(p) for p in self._parameters]
         self._nodes = [get_gradient_edge(p).node for p in self._parameters]  # keep the objects behind the identities alive
         me = weakref.ref(self)
@@ -199,7 +195,6 @@ class Reducer:
         """Queues _end() as a callback for the end of the running backward."""
         if self._active and not self._queued:
             self._queued = True
-            self.seconds[0] = time.monotonic()
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
     def _ready(self, index: int) -> None:
@@ -207,8 +202,6 @@ class Reducer:
         bucket.put(place, self._parameters[index].grad, self._names[index])
         bucket.missing -= 1
         while self._next < len(self.buckets) and not self.buckets[self._next].missing:
-            if self._next == 0:
-                self.seconds[1] = time.monotonic()
             self.buckets[self._next].wait = self.buckets[self._next].start(self.hook)
             self._next += 1
         if self._next == len(self.buckets):
@@ -223,14 +216,13 @@ class Reducer:
         """How many ranks reached each parameter. A parameter that no rank reached keeps its gradient, or has none."""
         self._used[:] = 1
         if self._find_unused or self._static or self._frozen:
-            self.unused = [index for index, p in enumerate(self._parameters) if index not in self._touched or p.grad is None]
-            self._used[self.unused] = 0
+            unused = [index for index, p in enumerate(self._parameters) if index not in self._touched or p.grad is None]
+            self._used[unused] = 0
             self._counting = all_reduce(self._used, group=self._pg, async_op=True)
 
     def _end(self) -> None:
         """Called when backward has ended. Missing gradients may come in another backward; else the next forward raises."""
         self._queued = False
-        self.seconds[2] = time.monotonic()
         if self._learning:
             self._learning = False
             self._times = self._counts
@@ -247,7 +239,6 @@ class Reducer:
             for index, view in zip(bucket.indices, bucket.results(), strict=True):
                 if used[index]:
                     self._store(self._parameters[index], view)
-        self.seconds[3] = time.monotonic()
 
     def _store(self, parameter: torch.Tensor, view: torch.Tensor) -> None:
         if self._as_views:

@@ -28,14 +28,8 @@ def test_as_torch(tmp_path: Path) -> None:
 
 
 def test_without_torch_distributed() -> None:
-    out, log = start("arraycomm.launch", "--nproc-per-node", "2", str(HERE / "alone.py"), TORCH_DISTRIBUTED_DEBUG="DETAIL",
-                     TORCH_CPP_LOG_LEVEL="INFO")
+    out, _ = start("arraycomm.launch", "--nproc-per-node", "2", str(HERE / "alone.py"), TORCH_DISTRIBUTED_DEBUG="DETAIL")
     assert all(f"rank {rank} is through" in out for rank in range(2))
-    for text in ("[Rank 0]: DDP Initialized with:", "bucket_cap_bytes: 26214400", "total_parameter_size_bytes: 440",
-                 "module_name: TwoLinLayerNet", "dtypes: float32", "bucket_sizes: 440", "torch_distributed_debug: DETAIL",
-                 "[Rank 1 / 2] Training TwoLinLayerNet unused_parameter_size=0", "Avg forward compute time: ",
-                 "Avg backward compute time: ", "Avg backward comm. time: ", "Avg backward comm/comp overlap time: "):
-        assert text in log, f"{text!r} is not in\n{log}"
 
 
 def test_modules_that_change_and_any_order_of_backward() -> None:
@@ -45,6 +39,6 @@ def test_modules_that_change_and_any_order_of_backward() -> None:
 
 def test_its_modules_do_not_need_torch_distributed() -> None:
     """Beyond what alone.py runs."""
-    for name in ("parallel", "bucket", "reducer", "comm_hooks", "parallel_log", "autograd"):
+    for name in ("parallel", "bucket", "reducer", "comm_hooks", "autograd"):
         text = (HERE.parents[2] / "arraycomm" / "frameworks" / "torch" / f"{name}.py").read_text()
         assert "import torch.distributed" not in text and "from torch.distributed" not in text
