@@ -1,10 +1,6 @@
-"""torch.distributed.algorithms: the communication hooks of DistributedDataParallel, and Join."""
+"""torch.distributed.algorithms: the communication hooks of DistributedDataParallel."""
 
 from __future__ import annotations
-
-from .join import Join, Joinable, JoinHook
-
-__all__ = ["Join", "JoinHook", "Joinable"]
 
 
 def __getattr__(name: str) -> object:
