@@ -1,4 +1,4 @@
-/* engine: link/tcp.c memory/bounce.c link/shm.c base/doorbell.c memory/stream.c group/transfer.c group/signature.c group/select.c group/op.c group/wait.c base/process.c group/shared/shared.c group/shared/symmetric.c memory/arena.c group/shared/window.c memory/peer_memory.c reduce/ collectives/ */
+/* engine: link/tcp.c link/shm.c base/doorbell.c memory/stream.c group/transfer.c group/signature.c group/select.c group/op.c group/wait.c base/process.c group/shared/shared.c group/shared/symmetric.c memory/arena.c group/shared/window.c memory/peer_memory.c reduce/ collectives/ */
 #include "collective_calls.h"
 
 static size_t call_of_most, call_of_odd;

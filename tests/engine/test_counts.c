@@ -1,4 +1,4 @@
-/* engine: link/tcp.c memory/bounce.c link/shm.c base/doorbell.c memory/stream.c group/signature.c group/select.c group/op.c group/wait.c base/process.c group/shared/shared.c group/shared/symmetric.c memory/arena.c group/shared/window.c memory/peer_memory.c reduce/ collectives/ */
+/* engine: link/tcp.c link/shm.c base/doorbell.c memory/stream.c group/signature.c group/select.c group/op.c group/wait.c base/process.c group/shared/shared.c group/shared/symmetric.c memory/arena.c group/shared/window.c memory/peer_memory.c reduce/ collectives/ */
 /* Messages and bytes of each rank in groups of up to 4,096 hosts of one rank: the algorithms themselves are run, one rank after the
  * other, over transfers that are counted and not made. docs/lab/messages.md has the table, which the argument "table" prints. */
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* engine: link/tcp.c memory/bounce.c link/shm.c base/doorbell.c memory/stream.c */
+/* engine: link/tcp.c link/shm.c base/doorbell.c memory/stream.c */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

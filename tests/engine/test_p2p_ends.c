@@ -1,4 +1,4 @@
-/* engine: p2p/ memory/peer_memory.c group/shared/window.c group/shared/shared.c group/hosts.c memory/arena.c link/tcp.c memory/bounce.c link/shm.c base/doorbell.c memory/stream.c group/op.c group/wait.c base/process.c */
+/* engine: p2p/ memory/peer_memory.c group/shared/window.c group/shared/shared.c group/hosts.c memory/arena.c link/tcp.c link/shm.c base/doorbell.c memory/stream.c group/op.c group/wait.c base/process.c */
 /* Operations that do not end well. */
 #include "p2p_world.h"
 

@@ -1,45 +1,15 @@
 /* engine: memory/peer_memory.c */
-/* Memory of a process, this one's, read and written by the kernel: straight, and where its copy stumbles by ways around. */
+/* Memory of a process, this one's, read and written by the kernel. */
 #include <errno.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/types.h>
-#include <sys/uio.h>
 #include <unistd.h>
 #include "check.h"
 #include "memory/peer_memory.h"
-#include "memory/stream.h"
 
 #define ROOM ((size_t)4 << 20)
 #define GUARD 64
-
-static bool stumbles;
-static int kept; /* copies to the bounce */
-static int aside, straight; /* calls that read to two places, or one */
-static void (*amid)(void); /* such a copy */
-
-bool stream_stumbles(uint64_t to, uint64_t from)
-{
-    (void)to, (void)from;
-    return stumbles;
-}
-
-void stream_keep(void *to, const void *from, size_t bytes)
-{
-    kept++;
-    if (amid)
-        amid();
-    memcpy(to, from, bytes);
-}
-
-ssize_t process_vm_readv(pid_t pid, const struct iovec *ours, unsigned long parts, const struct iovec *theirs, unsigned long count,
-                         unsigned long flags)
-{
-    *(parts > 1 ? &aside : &straight) += 1;
-    return syscall(SYS_process_vm_readv, pid, ours, parts, theirs, count, flags);
-}
 
 static char source[ROOM], target[ROOM];
 
@@ -73,31 +43,23 @@ static void every_length(int (*way)(size_t, size_t, size_t))
     static const size_t LENGTHS[] = {0, 1, 4095, 4096, 4097, 65535, 65536, 65537, 200000, 3 * 65536, 1 << 20, (1 << 20) + 1, (2 << 20) + 4097};
     for (size_t i = 0; i < ROOM; i++)
         source[i] = (char)(i * 2654435761u >> 16);
-    for (int bounce = 0; bounce < 2; bounce++) {
-        stumbles = bounce;
-        kept = aside = straight = 0;
-        for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++)
-            for (size_t apart = 0; apart < 4096; apart += 1361) {
-                moves(way, GUARD + apart, 0, LENGTHS[i]);
-                moves(way, GUARD, 4095 - apart, LENGTHS[i]);
-            }
-        CHECK_EQUAL((bounce && way == writes), (kept > 0));
-        CHECK_EQUAL((bounce && way == reads), (aside > 0));
-        CHECK_EQUAL((way == reads), (straight > 0)); /* short ones are not worth it */
-    }
+    for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++)
+        for (size_t apart = 0; apart < 4096; apart += 1361) {
+            moves(way, GUARD + apart, 0, LENGTHS[i]);
+            moves(way, GUARD, 4095 - apart, LENGTHS[i]);
+        }
 }
 
 static void what_is_read(void) { every_length(reads); }
 static void what_is_written(void) { every_length(writes); }
 
-/* What is there of an array arrives, also where its end would have lain beside. */
+/* What is there of an array arrives. */
 static void what_ends_halfway(void)
 {
     enum { THERE = 5 * 4096 };
     char *gone = mmap(NULL, 2 * THERE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memcpy(gone, source, THERE);
     CHECK(!mprotect(gone + THERE, THERE, PROT_NONE));
-    stumbles = true;
     for (size_t more = 1; more < 4096; more = more * 3 + 7) {
         memset(target, 7, THERE + 4096 + GUARD);
         CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, THERE + more), EFAULT);
@@ -107,44 +69,13 @@ static void what_ends_halfway(void)
     munmap(gone, 2 * THERE);
 }
 
-static char others[ROOM];
-
-static void *another_thread(void *argument)
-{
-    (void)argument;
-    CHECK_EQUAL(peer_memory_write(getpid(), (uint64_t)(uintptr_t)others, source + 5, 1 << 20), 1 << 20); /* straight */
-    return NULL;
-}
-
-static void as_another_thread_writes(void)
-{
-    amid = NULL; /* once */
-    pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, another_thread, NULL) == 0);
-    pthread_join(thread, NULL);
-}
-
-/* They have one scratch between them. */
-static void two_threads_at_a_time(void)
-{
-    stumbles = true;
-    amid = as_another_thread_writes;
-    kept = 0;
-    moves(writes, GUARD, 77, (2 << 20) + 3);
-    CHECK(!memcmp(others, source + 5, 1 << 20));
-    CHECK_EQUAL(kept, 2); /* the end is too short for it */
-}
-
 /* Memory that is not there is no crash of ours. */
 static void what_cannot_be_reached(void)
 {
     char *gone = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (int bounce = 0; bounce < 2; bounce++) {
-        stumbles = bounce;
-        CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, ROOM), EFAULT);
-        CHECK_EQUAL(peer_memory_write(getpid(), (uint64_t)(uintptr_t)gone, source, ROOM), -1);
-        CHECK_EQUAL(errno, EFAULT);
-    }
+    CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, ROOM), EFAULT);
+    CHECK_EQUAL(peer_memory_write(getpid(), (uint64_t)(uintptr_t)gone, source, ROOM), -1);
+    CHECK_EQUAL(errno, EFAULT);
     munmap(gone, ROOM);
 }
 
@@ -153,7 +84,6 @@ int main(void)
     TEST(what_is_read);
     TEST(what_is_written);
     TEST(what_ends_halfway);
-    TEST(two_threads_at_a_time);
     TEST(what_cannot_be_reached);
     return CHECK_RESULT();
 }

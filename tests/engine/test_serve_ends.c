@@ -1,4 +1,4 @@
-/* engine: p2p/p2p.c p2p/match.c p2p/offer.c p2p/progress.c p2p/recv.c p2p/send.c p2p/share.c rma/serve.c memory/peer_memory.c group/shared/window.c group/shared/shared.c group/hosts.c memory/arena.c link/ memory/bounce.c base/doorbell.c memory/stream.c group/op.c group/wait.c base/process.c */
+/* engine: p2p/p2p.c p2p/match.c p2p/offer.c p2p/progress.c p2p/recv.c p2p/send.c p2p/share.c rma/serve.c memory/peer_memory.c group/shared/window.c group/shared/shared.c group/hosts.c memory/arena.c link/ base/doorbell.c memory/stream.c group/op.c group/wait.c base/process.c */
 /* Signals that come in the moment in which a wait for them ends: they are taken by who waited, or stay for another. */
 #include "rma/serve.h"
 #include "p2p_world.h"

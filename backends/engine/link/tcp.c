@@ -9,7 +9,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "memory/bounce.h"
 #include "link/link.h"
 
 #define LINK_STRIPE ((size_t)256 << 10) /* bytes on one connection before the next one's turn */
@@ -24,7 +23,6 @@ struct link_tcp {
     int current;
     size_t filled;      /* bytes of the stripe that have moved; LINK_STRIPE: the byte behind it has not */
     unsigned char next; /* that byte */
-    struct bounce bounce; /* of the only connection */
     int fds[];
 };
 
@@ -164,15 +162,9 @@ static ssize_t tcp_send(struct link *link, const void *data, size_t bytes, bool 
     return move_all(link, (char *)(uintptr_t)data, bytes, more);
 }
 
-static ssize_t tcp_receive(void *link, char *data, size_t bytes)
-{
-    return move_all(link, data, bytes, false);
-}
-
 static ssize_t tcp_recv(struct link *link, void *data, size_t bytes)
 {
-    struct link_tcp *t = tcp_self(link);
-    return t->connections > 1 ? tcp_receive(link, data, bytes) : bounce_receive(&t->bounce, tcp_receive, link, data, bytes);
+    return move_all(link, data, bytes, false);
 }
 
 static int tcp_descriptor(struct link *link)

@@ -7,7 +7,6 @@
 #include "base/clock.h"
 
 #define SHORT 1024 /* bytes; below, memcpy has loops of its own, and a look at the clock takes as long */
-#define STUMBLES 15     /* bytes further on in its page than the source; kernel's copy 2.2 GB/s instead of 9, at 16 to 31 8 */
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -125,17 +124,7 @@ void stream_exchange(void *to, const void *from, size_t bytes)
         stream_keep(to, from, bytes);
 }
 
-bool stream_has_strings(void)
-{
-    return !strings_serve() && __builtin_cpu_supports("avx");
-}
-
 #else
-
-bool stream_has_strings(void)
-{
-    return false;
-}
 
 void stream_keep(void *to, const void *from, size_t bytes)
 {
@@ -153,11 +142,6 @@ void stream_copy(void *to, const void *from, size_t bytes)
     memcpy(to, from, bytes);
 }
 #endif
-
-bool stream_stumbles(uint64_t to, uint64_t from)
-{
-    return (to - from - 1) % 4096 < STUMBLES && stream_has_strings();
-}
 
 #define AGAIN ((uint64_t)4 << 20)    /* bytes written between two trials, */
 #define TRIAL ((size_t)16 << 10)     /* of so many by each kind of stores: 3 us at worst */

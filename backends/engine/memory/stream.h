@@ -25,13 +25,6 @@ void stream_keep(void *to, const void *from, size_t bytes);
 /* The same into an exchange buffer, whose lines this core has just read from another one. */
 void stream_exchange(void *to, const void *from, size_t bytes);
 
-/* Whether string instructions are slow in some places, see stream_stumbles(). */
-bool stream_has_strings(void);
-/* Whether string instructions, with which the kernel copies, take four times as long for these page offsets of source and target
- * (4 KiB aliasing). The addresses may be of any process. */
-bool stream_stumbles(uint64_t to, uint64_t from);
-#define STREAM_ASIDE ((size_t)64) /* bytes further on they do not */
-
 /* A rank's measurements of the cores that read its data. Zeros at the beginning. */
 struct stream_path {
     bool past;                   /* cross-die: non-temporal stores */
