@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ..ports import free_port
 from .launchers import LIMIT, SIZE, slurm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +33,14 @@ except arraycomm.PeerLost:
     group = group.shrink()
 print(f"sum {group.all_reduce(np.ones(3)).tolist()}\\n", end="", flush=True)
 """
+TORCH = """
+import torch, torch.distributed as dist
+dist.init_process_group("arraycomm")
+x = torch.ones(3) * dist.get_rank()
+dist.all_reduce(x)
+print(f"sum {x.tolist()}\\n", end="", flush=True)
+dist.destroy_process_group()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +51,12 @@ def cluster() -> Iterator[dict[str, str]]:
         yield {**os.environ, **environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
-def submitted(program: str, folder: Path, environ: dict[str, str]) -> tuple[bool, list[str]]:
-    """Whether the job was completed, and what its ranks print of sums. Options of sbatch precede those in the script."""
+def submitted(program: str, folder: Path, environ: dict[str, str], end: str = "") -> tuple[bool, list[str]]:
+    """Whether the job was completed, and what its ranks print of sums. Options of sbatch precede those in the script, whose last
+    line is replaced by `end`."""
     (folder / "program.py").write_text(program)
-    shutil.copy(ROOT / "docs/guide/recipes/job.sh", folder)
+    script = (ROOT / "docs/guide/recipes/job.sh").read_text()
+    (folder / "job.sh").write_text("\n".join(script.splitlines()[:-1]) + f"\n{end}" if end else script)
 
     def run(*command: str) -> str:
         return subprocess.run(command, cwd=folder, env=environ, timeout=LIMIT, check=True, stdout=subprocess.PIPE).stdout.decode()
@@ -64,3 +75,10 @@ def test_the_recipe(cluster: dict[str, str], tmp_path: Path) -> None:
 
 def test_survivors_of_the_recipe_continue(cluster: dict[str, str], tmp_path: Path) -> None:
     assert submitted(SURVIVORS, tmp_path, cluster) == (False, ["sum [3.0, 3.0, 3.0]"] * (SIZE - 1))
+
+
+def test_a_program_of_torch(cluster: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    page = (ROOT / "docs/guide/slurm.md").read_text().partition("\n## torch\n")[2]
+    end = page.partition("```bash\n")[2].partition("```")[0].replace("train.py", "program.py").replace("29500", str(free_port()))
+    assert submitted(TORCH, tmp_path, cluster, end) == (True, ["sum [6.0, 6.0, 6.0]"] * SIZE)
