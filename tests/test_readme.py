@@ -92,7 +92,7 @@ def test_start_with_torch(tmp_path: Path) -> None:
 def test_from_mpi4py(tmp_path: Path) -> None:
     seen = """
 if rank == 1:
-    print(data, source, buffer[-1], fives.sum(), left, told["key"][2], square, squares, everywhere)
+    print(data, source, buffer[-1], fives.sum(), left, config["key"][2], square, squares, everywhere)
     print(x[99], mine[0, 0], table, joined.shape, total, high, part, swapped, some, parts, half.size)
 if rank == 0:
     print(squares, table[:, 0], high[99])
