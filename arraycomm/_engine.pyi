@@ -74,9 +74,9 @@ class Work(Generic[_Result_co]):
     """The handle of an asynchronous operation. Calls with async_op=True, isend() and irecv() make it.
 
     The arrays that take part stay alive until the operation has ended. Do not write to an input, nor read an output, before. An
-    operation goes on whether or not the program waits for it; a Work may be dropped.
+    operation continues whether or not the program waits for it; a Work may be dropped.
 
-    - Blocks: wait() and result() do, done() does not.
+    - Blocks: wait() and result() do; done() does not.
     - Errors: the operation's own, from wait() and result(), every time.
 
     Examples:
@@ -89,10 +89,10 @@ class Work(Generic[_Result_co]):
 
     def __new__(cls, pending: object, make: Callable[[], _Result_co], /) -> Work[_Result_co]: ...
     def wait(self, timeout: float | None = None) -> None:
-        """Blocks until the operation has ended, and carries it on meanwhile.
+        """Blocks until the operation has ended.
 
         - Blocks: until the operation has ended, on this rank.
-        - Timeout: seconds; TimeoutError then, the operation goes on, and one may wait again. None: the operation's own deadline.
+        - Timeout: seconds; TimeoutError after it, and the operation continues: wait again. None: the operation's own timeout.
         - Errors: the operation's own (a DistError) when it failed.
 
         Examples:
@@ -101,10 +101,10 @@ class Work(Generic[_Result_co]):
         """
 
     def result(self, timeout: float | None = None) -> _Result_co:
-        """Waits, then gives what the synchronous call would have returned.
+        """Waits, then gives the result of the synchronous call.
 
         - Blocks: as wait().
-        - Timeout: as of wait(): TimeoutError, and one may ask again.
+        - Timeout: as of wait(): TimeoutError, and the operation continues.
         - Errors: as wait().
 
         Examples:
@@ -113,9 +113,9 @@ class Work(Generic[_Result_co]):
         """
 
     def done(self) -> bool:
-        """Whether the operation has ended, well or not.
+        """Whether the operation has ended, with or without an error.
 
-        - Blocks: never; it carries the operation on.
+        - Blocks: never; it continues the operation.
         - Errors: none; those of the operation come from wait().
 
         Examples:
@@ -128,10 +128,10 @@ class Work(Generic[_Result_co]):
         """
 
     def source(self) -> tuple[int, int]:
-        """Of a receive that has ended: the rank that the message came from, and its tag.
+        """After a receive: the rank that sent the message, and its tag.
 
         - Blocks: never; wait() comes first.
-        - Errors: ValueError for what is no receive.
+        - Errors: ValueError for other operations.
 
         Examples:
             >>> def work(group):

@@ -63,3 +63,8 @@ def test_questions_are_answered_in_pages() -> None:
     for row in rows:
         asked, answered = row.split(" | ")[1:3]
         assert "https://github.com/" in asked and re.search(r"\]\(\.\./[^)]+|\]\(jax-coll", answered), row
+
+
+def test_the_strict_build_counts_warnings() -> None:
+    """With --quiet mkdocs counts none, and --strict never fails."""
+    assert "mkdocs build --strict &&" in (ROOT / ".ci" / "run").read_text()

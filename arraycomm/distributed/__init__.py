@@ -2,7 +2,10 @@
 
     import arraycomm.distributed as dist
 
-What it does is in docs/reference/distributed.md; where the names come from stands below, one line per module.
+docs/reference/distributed.md describes the behaviour. The imports below show in which module each name is defined.
+
+The examples in docstrings need `import numpy as np` and `from datetime import timedelta`. Those "on each of two ranks" run in two
+processes after `dist.init_process_group()`; the others run as they are.
 """
 
 from __future__ import annotations

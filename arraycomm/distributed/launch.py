@@ -87,8 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--standalone", action="store_true", help="one node, any free port")
     add("--rdzv-backend", choices=("static", "c10d"), default="static", help="both mean the store on node 0")
     add("--rdzv-endpoint", type=_endpoint, metavar="HOST:PORT", help="--master-addr and --master-port in one")
-    add("--rdzv-id", default="none", metavar="NAME", help="told to the ranks as TORCHELASTIC_RUN_ID")
-    add("--role", default="default", metavar="NAME", help="told to the ranks as ROLE_NAME")
+    add("--rdzv-id", default="none", metavar="NAME", help="given to the ranks as TORCHELASTIC_RUN_ID")
+    add("--role", default="default", metavar="NAME", help="given to the ranks as ROLE_NAME")
     add("--max-restarts", type=partial(job.at_least, 0), default=0, metavar="N",
         help="start all ranks again when one fails, N times at most; one node")
     add("--monitor-interval", type=float, metavar="S", help="of no effect: ends of ranks are events here")

@@ -142,7 +142,8 @@ def _check(host: str, port: int, world_size: int | None, is_master: bool) -> Non
     if world_size is not None and not isinstance(world_size, int):
         raise TypeError(f"world_size must be an int or None, got {type(world_size).__name__}")
     if world_size == 0:
-        raise ValueError("TCPStore world size cannot be 0: give the number of workers, or None where nobody waits for them")
+        raise ValueError("TCPStore world size cannot be 0: give the number of workers, or None for a master that does not "
+                         "wait")
     if type(is_master).__name__ not in ("bool", "bool_"):  # bool_ is NumPy's
         raise TypeError(f"is_master must be True or False, got {is_master!r}")
 

@@ -50,7 +50,7 @@ def exposition(reports: dict[int, Report], size: int, verdict: Verdict) -> str:
         *_family("arraycomm_ranks", "gauge", "Ranks of the world.", [({}, size)]),
         *_family("arraycomm_lost_ranks", "gauge", "Ranks that have died, left without closing, or not been heard of for "
                  f"{SILENCE:g} s.", [({}, len(verdict.lost))]),
-        *_family("arraycomm_late_ranks", "gauge", "Ranks for which others wait and that wait for nobody.",
+        *_family("arraycomm_late_ranks", "gauge", "Ranks that others wait for and that wait for no rank.",
                  [({}, len(verdict.late))]),
         *_family("arraycomm_heartbeat_age_seconds", "gauge", "Time since a rank's last report.",
                  [({"rank": rank}, round(report["heard"], 3)) for rank, report in sorted(reports.items())]),

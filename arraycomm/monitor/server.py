@@ -212,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         given = parse_qs(address.query).get("token", [""])[0] or self.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self.job.token.encode()):
-            self.send_error(HTTPStatus.FORBIDDEN, "the address needs ?token=, as start_debug_server() told it")
+            self.send_error(HTTPStatus.FORBIDDEN, "the address needs ?token=, which start_debug_server() gave")
             return None
         return address.path
 

@@ -32,4 +32,4 @@ def _alone(operation: str, wait: Callable[[], object]) -> None:
         wait()
     except DistError as error:
         if not isinstance(error, Aborted):  # every later call raises it; after close() it is expected
-            log().warning("%s, whose Work nobody kept: %s", operation, error)
+            log().warning("%s, whose Work was dropped: %s", operation, error)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 
 class DistError(RuntimeError):
-    """Base of everything that goes wrong between ranks.
+    """Base of all errors between ranks.
 
     - Raised: as one of its subclasses; itself where another rank has an object that cannot be sent.
     - Afterwards: a GroupError has finished the group; after others it is usable.
@@ -166,9 +166,9 @@ class GroupError(DistError):
     Attributes:
         ranks: the culprits, as ranks of the group whose method raised; may be empty.
         world_ranks: the same in the same order, as ranks of the world that init() made.
-        sequence: the operation's number in the group, 0 if none was under way.
+        sequence: the operation's number in the group, 0 if none was in progress.
 
-    - Raised: as one of its subclasses, by the operation under way and by every later one.
+    - Raised: as one of its subclasses, by the operation in progress and by every later one.
     - Afterwards: the group can only be shrunk or closed; buffers of the operation may hold parts of a result.
 
     Examples:
@@ -261,9 +261,9 @@ class CollectiveMismatch(GroupError):
 
 
 class Aborted(GroupError):
-    """The group was aborted, by this rank or by a peer, or was closed while the operation was under way.
+    """The group was aborted, by this rank or by a peer, or was closed while the operation was in progress.
 
-    - Raised: by operations under way when abort() is called anywhere, or when a signal interrupts a rank inside one.
+    - Raised: by operations in progress when abort() is called on any rank, or when a signal interrupts a rank inside one.
     - Afterwards: shrink() gives a group of all ranks that are left, all of them after abort().
 
     Examples:

@@ -252,7 +252,7 @@ class StagedWork:
         try:
             finish(self.operation.name, self._alone)
         except RuntimeError as error:
-            self._failed(ResourceError(f"{self.operation.name}: nobody kept its Work, and no thread can be started to write its "
+            self._failed(ResourceError(f"{self.operation.name}: its Work was dropped, and no thread can be started to write its "
                                        f"result: {error}"))
 
     def _alone(self) -> None:

@@ -119,7 +119,7 @@ class Cart:
 
     def sub(self, keep: Sequence[int]) -> Cart:
         """The grid of these dimensions alone (by number) that this rank is in: its row, its column, its plane. All ranks call it;
-        it has a group of its own, closed with this one's at the latest.
+        it has a new group, which is closed with this one's.
 
         - Blocks: until every rank has called it, as Group.split().
         - Errors: ValueError for a dimension that the grid does not have; then as Group.split().
@@ -153,7 +153,7 @@ class Cart:
         - Dtypes: every one, the same on all ranks.
         - Memory: x is written in place. An array that cannot be written (JAX's) is not changed; the result has the borders then.
         - Blocks: until the neighbours' borders are here.
-        - Timeout: seconds, of each message; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Timeout: seconds, of each message; None takes the group's. CollectiveTimeout, and the group has failed.
         - Errors: ValueError where x is too short, before anything is sent. CollectiveMismatch for ranks whose arrays differ.
 
         Examples:

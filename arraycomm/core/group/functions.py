@@ -58,7 +58,7 @@ def reduction(function: Any, context: Any = 0) -> Reduction:
 
     puts in[i] op inout[i] into inout[i], for i below count. `in` has been reduced from the ranks before, inout is this rank's;
     both are packed. dtype: DType's number; of NumPy's structured arrays and others that are bytes to arraycomm a number from 256
-    on, and count is in their elements. Called once a rank, for the whole array, without Python's lock.
+    on, and count is in their elements. Called once a rank, for all elements, without Python's lock.
 
     Args:
         function: its address, or a function pointer of cffi or ctypes, or what has an `address` (numba.cfunc).

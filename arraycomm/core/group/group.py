@@ -126,14 +126,14 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         return Work(work, to.array) if async_op else to.array()
 
     def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Group | None:
-        """A new group of the ranks that give the same color, ordered by key, then by rank here. All ranks call it.
+        """Splits the group into one group for each color; ranks are ordered by key, then by rank. All ranks call it.
 
         Args:
-            color: an integer, or None to stay outside (gives None).
+            color: an integer, or None: this rank is in no new group and gets None.
             key: an integer, for the order.
-            name: stands in the new group's name instead of the color; equal on its members.
+            name: part of the new group's name, instead of the color; equal on its members.
 
-        The new group is closed with this one at the latest.
+        Closing this group closes the new one too.
 
         - Blocks: until every rank has called it, then until the members have met.
         - Timeout: the group's own; CollectiveTimeout names the late ranks.
@@ -160,11 +160,11 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
 
         Args:
             members: ranks of this group, this one among them.
-            name: of no other subgroup of this group, closed ones included.
+            name: a name that no other subgroup of this group has had, closed ones included.
             timeout: seconds, the default of the new group's operations; None takes this group's.
-            backends: of this group's by name, each with the DLPack types of the devices whose arrays are its; None: all.
+            backends: some of this group's backends, each with the DLPack device types that it serves; None: all.
 
-        The new group is closed with this one at the latest.
+        Closing this group closes the new one too.
 
         - Blocks: until the members have met; the other ranks take no part.
         - Timeout: CollectiveTimeout where a member does not come within `timeout`; this group stays usable.
@@ -196,8 +196,8 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         """The ranks as a grid of these lengths, in row-major order; see Cart.
 
         Args:
-            dims: the grid's lengths; 0 for one that is to be found.
-            periods: of all dimensions or of each one, whether its ends are neighbours.
+            dims: the grid's lengths; 0: the length is computed.
+            periods: whether the ends of a dimension are neighbours; one value for all dimensions, or one for each.
 
         - Blocks: never; nothing is sent.
         - Errors: ValueError where the product of dims is not the group's size.
@@ -211,7 +211,7 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         return Cart(self, dims, periods)
 
     def handle(self) -> int:
-        """The group's number for native code (docs/reference/c-api.md). Then it lives until it is closed, referred to or not.
+        """The group's number for native code (docs/reference/c-api.md). Afterwards the group lives until it is closed.
 
         - Blocks: never; nothing is sent.
         - Errors: TypeError where its backend moves no arrays of the host.
@@ -223,10 +223,10 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         return int(self._routes.handle(self))
 
     def check_peers(self) -> None:
-        """Raises PeerLost when a rank of the group is known to have died or left.
+        """Raises PeerLost if this rank knows that a rank of the group has died or left.
 
-        - Blocks: never; it looks at what this rank has heard.
-        - Errors: PeerLost, whose ranks are those that are gone.
+        - Blocks: never; it uses what this rank knows already.
+        - Errors: PeerLost, whose ranks are those that have died or left.
 
         Examples:
             >>> def work(group):
@@ -239,9 +239,9 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
             self._routes.check_peers()
 
     def abort(self, reason: str = "") -> None:
-        """Ends every operation under way, here and on the peers, with Aborted. From any thread.
+        """Ends every operation in progress, here and on the peers, with Aborted. Any thread may call it.
 
-        - Blocks: never; the peers hear of it within a second.
+        - Blocks: never; the peers are notified within a second.
         - Errors: none; a group that is closed already stays as it is.
 
         Examples:
@@ -258,16 +258,16 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         self._routes.abort(reason)
 
     def close(self, reason: str = "") -> None:
-        """Frees the group, those split from it, and those that shrink() has put in each other's place, all of them. Idempotent.
+        """Closes the group, the groups split from it, and all groups that shrink() made of it. It may be called again.
 
         Not collective: a peer that needs this rank afterwards gets PeerLost. Work in flight ends with Aborted.
 
         Args:
-            reason: tells the peers why, where it is not for good: an exception's type, for example.
+            reason: why the rank leaves in an error, for the peers' messages: for example an exception's type.
 
-        - Blocks: without a reason until the peers have come to a broadcast or scatter that this rank left as its root.
-        - Timeout: of that wait the group's own; CollectiveTimeout, once the group is closed.
-        - Errors: what comes of that wait: CollectiveMismatch, PeerLost. RuntimeError in a signal handler that interrupted an
+        - Blocks: without a reason, until the peers have received the data of a broadcast or scatter whose root this rank was.
+        - Timeout: the group's own, for that wait; CollectiveTimeout after it, and the group is closed.
+        - Errors: CollectiveMismatch and PeerLost, from that wait. RuntimeError in a signal handler that interrupted an
           operation: let the handler raise, and close the group where that is caught.
 
         Examples:

@@ -31,7 +31,7 @@ class MessageMethods(Part):
         - Memory: x is read only, and may be changed when the call has returned. x with strides is packed into a copy first.
         - Blocks: until x may be changed. A short message is buffered while there is capacity, a long one waits for its receiver:
           see sendrecv() and batch() for exchanges. Inside batch() it returns a Work at once.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout, and the group has failed.
         - Errors: TypeError for what is no array, ValueError for dest and tag, before anything is sent. Then PeerLost, Aborted.
 
         Examples:
@@ -76,10 +76,11 @@ class MessageMethods(Part):
         - Dtypes: of like or out; the message's is the same.
         - Memory: out must be contiguous and writable, and is undefined after an error.
         - Blocks: until the message is here. Inside batch() it returns a Work at once.
-        - Timeout: seconds; where none comes in time that is CollectiveTimeout, and the group is finished, on all ranks. To poll,
+        - Timeout: seconds; where none comes in time that is CollectiveTimeout, and the group has failed on all ranks. To poll,
           use irecv(...).result(timeout), which may be asked again, or probe().
         - Errors: TypeError, ValueError for the arguments. A message of another size or dtype is a CollectiveMismatch, and the
-          group stays usable. PeerLost when the source is gone; of any source, when all others are.
+          group stays usable. PeerLost when the source has died or left; without a source, when
+          all other ranks have.
 
         Examples:
             >>> def work(group):
@@ -137,7 +138,7 @@ class MessageMethods(Part):
         - Dtypes: of like or out; the message's is the same.
         - Memory: out must not be read or written before the Work has ended; the Work keeps it alive.
         - Blocks: never; Work.result() does.
-        - Timeout: as in recv(), it ends the group. That of result(timeout) does not: TimeoutError, and the receive goes on.
+        - Timeout: as in recv(), it ends the group. That of result(timeout) does not: TimeoutError, and the receive continues.
         - Errors: as recv(), those after the arguments' from Work.wait() and Work.result().
 
         Examples:
@@ -153,7 +154,8 @@ class MessageMethods(Part):
     def batch(self) -> AbstractContextManager[None]:
         """A context in which messages start together; all have ended when the context ends.
 
-        Inside, send() and recv() return Works. So a ring exchange cannot dead-lock, whatever the order.
+        Inside, send() and recv() return Works, so that the order of messages cannot cause a deadlock. Type checkers do not know
+        that: isend() and irecv() have the right types.
 
         - Blocks: at its end, until all messages begun inside have ended; not after an exception inside.
         - Timeout: each message has its own.
@@ -220,7 +222,7 @@ class MessageMethods(Part):
 
     def sendrecv(self, x: Any, dest: int, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
                  timeout: float | None = None) -> Any:
-        """Sends x to rank `dest` and receives from rank `source` meanwhile, which cannot dead-lock; gives the Received.
+        """Sends x to rank `dest` and receives from rank `source` at the same time, without a deadlock; gives the Received.
 
         Args:
             tag: of both messages.
@@ -230,7 +232,7 @@ class MessageMethods(Part):
         - Dtypes: every one; of like or out, or of x without them.
         - Memory: out must share no memory with x.
         - Blocks: until both have ended. Inside batch() it returns the receive's Work at once.
-        - Timeout: seconds, of each; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Timeout: seconds, of each; None takes the group's. CollectiveTimeout, and the group has failed.
         - Errors: as send() and recv(); ValueError where out overlaps x.
 
         Examples:

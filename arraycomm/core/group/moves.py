@@ -34,7 +34,7 @@ class Moves(Part):
     @short
     def broadcast(self, x: Any = None, root: int = 0, *, out: Any = None, async_op: bool = False,
                   timeout: float | None = None) -> Any:
-        """The root's x on every rank. The other ranks' x tells shape, dtype and library, and is not changed.
+        """The root's x on every rank. The other ranks' x gives shape, dtype and library, and is not changed.
 
         `out` alone is both: what the root gives, and what the other ranks get.
 
@@ -44,7 +44,7 @@ class Moves(Part):
         - Blocks: until the data are here. The root may return before the others have come: x has been copied then. If one of
           them called something else, it raises CollectiveMismatch, and so does the root's next call on this group, or close().
           With async_op=True it returns a Work at once.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group has failed.
         - Errors: TypeError for what is no array, ValueError for root and out, before anything is sent. Then PeerLost,
           CollectiveMismatch, Aborted, after which the group can only be shrunk or closed.
         - Algorithm: one copy in shared memory. Between hosts a binomial tree, a chain of segments for long arrays, or Bruck's
@@ -91,7 +91,7 @@ class Moves(Part):
         - Dtypes: every one, the same on all ranks.
         - Memory: x may be this rank's own block of out, but not with uneven or counts; any other overlap is a ValueError.
         - Blocks: until every rank has called it. With async_op=True it returns a Work at once.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group has failed.
         - Errors: as broadcast(). Counts that differ between ranks: ValueError or CollectiveMismatch on all of them.
         - Algorithm: one copy in shared memory; between hosts Bruck et al. (1997) for short arrays, a ring for long ones.
 
@@ -137,7 +137,7 @@ class Moves(Part):
         - Memory: at the root x may be its own block of out, but not with uneven or counts; any other overlap is a ValueError.
         - Blocks: the root until all arrays have come; another rank until its own may be changed. With async_op=True it returns a
           Work at once.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group has failed.
         - Errors: as all_gather(), and ValueError for a root that is no rank of the group.
         - Algorithm: one copy in shared memory; between hosts directly to the root, by a binomial tree for short arrays.
 
@@ -184,7 +184,7 @@ class Moves(Part):
 
         Args:
             x: the root's; elsewhere it is ignored.
-            like: on the other ranks, an array that tells shape, dtype and library of a part; or give out.
+            like: on the other ranks, an array with the shape, dtype and library of a part; or give out.
             counts: rows for each rank, equal on all ranks; like's own first dimension says nothing then.
             uneven: each rank's like or out has the rows that it gets, the root what is left; costs a small exchange first.
 
@@ -193,7 +193,7 @@ class Moves(Part):
         - Memory: out must not overlap x.
         - Blocks: until the part is here. The root may return before the others have come, see broadcast(); not with counts or
           uneven, which are an all_to_all. With async_op=True it returns a Work at once.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group has failed.
         - Errors: as broadcast(), and ValueError for a first dimension that cannot be cut so, or without like and out.
         - Algorithm: one copy in shared memory; between hosts directly from the root, by a binomial tree for short arrays.
 
@@ -249,7 +249,7 @@ class Moves(Part):
         - Dtypes: every one, the same on all ranks.
         - Memory: out must not overlap x.
         - Blocks: until every rank has called it. With async_op=True it returns a Work at once.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group has failed.
         - Errors: as broadcast(), and ValueError for counts that do not fit; the group stays usable then.
         - Algorithm: one copy in shared memory; between hosts pairwise exchange, or Bruck et al. (1997) for short arrays.
 
@@ -286,8 +286,8 @@ class Moves(Part):
     def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Work[None] | None:
         """Returns when every rank has called it.
 
-        - Blocks: until the last rank has come. With async_op=True it returns a Work at once.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Blocks: until the last rank has called it. With async_op=True it returns a Work at once.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group has failed.
         - Errors: PeerLost, CollectiveMismatch, Aborted, after which the group can only be shrunk or closed.
         - Algorithm: a counter in shared memory; between hosts dissemination (Hensgen, Finkel, Manber 1988).
 

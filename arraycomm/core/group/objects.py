@@ -47,10 +47,10 @@ class ObjectCollectives(Part):
         """Every rank's object, in rank order, on every rank.
 
         Args:
-            allow_pickle: pickles the objects; whoever can send then can run code in every rank. The same on all ranks.
+            allow_pickle: True pickles the objects; a sender can then run code in every rank. The same on all ranks.
 
         - Blocks: until every rank has called it.
-        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group has failed.
         - Errors: TypeError for an object that does not travel (docs/reference/objects.md has the types), DistError on the other
           ranks, and the group stays usable. ValueError where ranks differ in allow_pickle. Then PeerLost, Aborted.
 
@@ -68,7 +68,7 @@ class ObjectCollectives(Part):
         """Every rank's object, in rank order, on `root`; None elsewhere.
 
         - Blocks: until every rank has called it, as the lengths are exchanged first.
-        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group has failed.
         - Errors: as all_gather_object(), and ValueError for a root that is no rank of the group.
 
         Examples:
@@ -90,7 +90,7 @@ class ObjectCollectives(Part):
         """The root's object on every rank; what the others give is ignored. The root gets its own object back.
 
         - Blocks: until every rank has called it, as the lengths are exchanged first.
-        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group has failed.
         - Errors: as all_gather_object(), and ValueError for a root that is no rank of the group.
 
         Examples:
@@ -112,7 +112,7 @@ class ObjectCollectives(Part):
         """Object r of the root's sequence on rank r.
 
         - Blocks: until every rank has called it, as the lengths are exchanged first.
-        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
+        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group has failed.
         - Errors: as all_gather_object(), and ValueError at the root unless there is one object for every rank.
 
         Examples:
@@ -139,8 +139,8 @@ class ObjectCollectives(Part):
         """Sends an object to rank `dest`, whose recv_object() or irecv_object() takes it.
 
         - Blocks: until the object has been copied or received, see send(). Inside batch() it returns a Work at once.
-        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
-        - Errors: TypeError for an object that does not travel, ValueError for dest and tag, before anything is sent. Then
+        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group has failed.
+        - Errors: TypeError for an object that cannot be sent, ValueError for dest and tag, before anything is sent. Then
           PeerLost, Aborted.
 
         Examples:
@@ -187,9 +187,9 @@ class ObjectCollectives(Part):
             tag: of the object, or arraycomm.ANY_TAG.
 
         - Blocks: until the object is here. Inside batch() it returns a Work at once.
-        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group is finished.
-        - Errors: ValueError when it was pickled and allow_pickle is False, or the other way round; it is gone then. PeerLost when
-          the source is gone; of any source, when all others are.
+        - Timeout: seconds for each step; None takes the group's. CollectiveTimeout, and the group has failed.
+        - Errors: ValueError when it was pickled and allow_pickle is False, or the other way round; the object is lost.
+          PeerLost when the source has died or left; without a source, when all other ranks have.
 
         Examples:
             >>> def work(group):
@@ -207,7 +207,7 @@ class ObjectCollectives(Part):
         """As recv_object(), but returns a Work at once; its result() is (object, source).
 
         - Blocks: never; Work.result() does.
-        - Timeout: as in recv_object(), it ends the group. That of result(timeout) does not: TimeoutError, and it goes on.
+        - Timeout: as in recv_object(), it ends the group. That of result(timeout) does not: TimeoutError, and it continues.
         - Errors: as recv_object(), from Work.wait() and Work.result().
 
         Examples:

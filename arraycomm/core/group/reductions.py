@@ -81,7 +81,7 @@ class Reductions(Part):
         - Memory: out may be x itself, in place; any other overlap is a ValueError. x with strides is packed into a copy first;
           out must be contiguous and writable, and may be of another library.
         - Blocks: until every rank has called it. With async_op=True it returns a Work at once.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group has failed.
         - Errors: TypeError where op is not defined for the dtype and for what is no array, ValueError for out and op, before
           anything is sent. Then PeerLost, CollectiveMismatch, Aborted, after which the group can only be shrunk or closed.
         - Algorithm: in shared memory, each rank reduces its slice of all arrays. Between hosts recursive doubling (Thakur,
@@ -117,7 +117,7 @@ class Reductions(Part):
         - Memory: at the root out may be x itself; any other overlap is a ValueError.
         - Blocks: the root until all have given their arrays; another rank until its own array may be changed. With async_op=True
           it returns a Work at once.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group has failed.
         - Errors: as all_reduce(), and ValueError for a root that is no rank of the group.
         - Algorithm: in shared memory as all_reduce(); between hosts a binomial tree or Rabenseifner's halving, by length.
 
@@ -152,7 +152,7 @@ class Reductions(Part):
         - Dtypes: the same on all ranks; those for which op is defined.
         - Memory: out may be this rank's own block of x, but not with counts; any other overlap is a ValueError.
         - Blocks: until every rank has called it. With async_op=True it returns a Work at once.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group has failed.
         - Errors: as all_reduce(), and ValueError for a first dimension that cannot be cut so.
         - Algorithm: in shared memory each rank reduces its block of all arrays; between hosts recursive halving or a ring (Chan
           et al. 2007), by length.
@@ -191,7 +191,7 @@ class Reductions(Part):
         - Memory: out may be x itself, in place; any other overlap is a ValueError.
         - Blocks: until the ranks before this one have called it; it may wait for the later ones too. With async_op=True it
           returns a Work at once.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group has failed.
         - Errors: as all_reduce().
         - Algorithm: in shared memory each rank reduces the arrays up to its own; between hosts a chain of the ranks in
           segments, or Bruck's (1997) for short arrays.
@@ -224,7 +224,7 @@ class Reductions(Part):
         - Dtypes: the same on all ranks; those for which op is defined.
         - Memory: out may be x itself, in place; any other overlap is a ValueError.
         - Blocks: as scan(). With async_op=True it returns a Work at once.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group has failed.
         - Errors: as all_reduce().
         - Algorithm: scan()'s, one rank later.
 

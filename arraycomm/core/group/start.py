@@ -73,15 +73,15 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
 
     Args:
         init_method: "env://" (default: what the launcher, torchrun, mpirun, srun or a Kubernetes indexed job set),
-            "tcp://host:port" or "file:///path"; or give `store`. A process without any of these is a world of its own.
-        rank: where the environment does not tell it.
-        world_size: where the environment does not tell it.
+            "tcp://host:port" or "file:///path"; or give `store`. Without any of these the process is the only rank.
+        rank: if the environment does not give it.
+        world_size: if the environment does not give it.
         store: through which the ranks meet, instead of init_method.
         backend: "socket", "mpi" or "nccl", or one for each type of device, "cpu:socket,cuda:nccl"; None takes
             ARRAYCOMM_BACKEND, else the first one that is available.
         timeout: seconds (or a timedelta), for this call and as the default of the group's operations; None takes
             ARRAYCOMM_TIMEOUT (1800).
-        name: tells worlds apart that one process has at the same time.
+        name: distinguishes worlds that one process has at the same time.
 
     - Blocks: until all ranks have come.
     - Timeout: DistStoreError, which names the ranks that did not come.

@@ -28,26 +28,33 @@ class Shrinking(Part):
     """The mixin of Group with shrink()."""
 
     def shrink(self, *, exclude: Sequence[int] = (), timeout: float | None = None) -> Group:
-        """A new group of the ranks that are left, in their order, after PeerLost or Aborted. All that are left call it, and only
-        they. `ranks` of the new group says who they are, as ranks of the world; ranks are counted anew.
+        """A new group of the remaining ranks, in order, after PeerLost or Aborted. All remaining ranks call it, and only they.
 
-        Gone are ranks that died, or have closed this group or the world. More may go meanwhile: it returns when all that are
-        left have come, whatever each of them has heard of before. Where none is gone the new group has all ranks, as after
-        abort(). A rank that goes when some have returned already may be one of their new group, whose first operation raises
-        PeerLost then: shrink() of that group leads to where the others are.
+        The remaining ranks are those that have not died and have not closed this group or the world. The new group has new
+        numbers for its
+        ranks; its attribute `ranks` gives their numbers in the world. If no rank is lost, for example after abort(), it has all
+        ranks.
+
+        Further ranks may be lost during the call. It returns when all remaining ranks have called it, whatever each of them knew
+        before.
+        A rank that is lost after some have returned may be a member of their new group; the first operation of that group raises
+        PeerLost
+        then, and shrink() of it leads to the group of the others.
 
         The new group takes this one's place and its connections: closing one of them closes both.
 
         Args:
-            exclude: ranks of this group that are to be left out though they live, the same on all that call it.
+            exclude: ranks of this group to leave out though they live, the same on all ranks that call it.
             timeout: seconds to wait for the others; None takes this group's, which is the new group's default too.
 
-        - Blocks: until all that are left have called it; within a second of the last call or death.
-        - Timeout: CollectiveTimeout with the ranks that have not come.
-        - Errors: ValueError, and nothing has happened, when exclude has this rank or one that the group does not have. Aborted
-          when the others have declared this rank lost (it was stopped, or not reachable) and when the group is closed.
-          DistBackendError where the backend cannot go on without a rank. A rank on which it raises these has left: the group is
-          closed there, and the others go on without that rank.
+        - Blocks: until all remaining ranks have called it; within a second of the last call or death.
+        - Timeout: CollectiveTimeout with the ranks that have not called it.
+        - Errors: ValueError when exclude has this rank or one that the group does not have; nothing has changed then. Aborted
+          when the others
+          have declared this rank lost (it was stopped, or not reachable), and when the group is closed. DistBackendError where
+          the
+          backend cannot continue without a rank. After these errors the group is closed on this rank, and the others continue
+          without it.
 
         Examples:
             >>> def work(group):

@@ -46,7 +46,7 @@ class SymmetricArrays(Part):
         - Dtypes: every one that arrays of like's library can have.
         - Memory: freed with the array and its views; valid when the group is closed before. Collectives take it as x and as out.
         - Blocks: until every rank has called it.
-        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group is finished.
+        - Timeout: seconds; None takes the group's. CollectiveTimeout names the late ranks, and the group has failed.
         - Errors: TypeError, ValueError for the arguments. ResourceError on all ranks when one of them has no memory.
 
         Examples:

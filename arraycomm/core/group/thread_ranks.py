@@ -27,8 +27,8 @@ _LAST = 10.0  # s for the ranks to end after an injected exception
 def run(fn: Callable[..., _Result], n: int, *args: Any, timeout: float | timedelta | None = None) -> list[_Result]:
     """Runs fn(group, *args) in n threads of this process, each of which is a rank with a Group of its own.
 
-    Gives what they return, in the order of the ranks. fn is any callable, a lambda too, and args are the ranks' together: nothing
-    is pickled. From any thread, inside fn too. The groups are closed at the end.
+    Gives their return values, in the order of the ranks. fn is any callable, also a lambda. All ranks share args; nothing is
+    pickled. Any thread may call it, also inside fn. The groups are closed at the end.
 
     A rank that raises leaves, and the others get PeerLost where they wait for it. Ctrl-C ends the ranks: their operations with
     Aborted, their Python code with KeyboardInterrupt.

@@ -28,7 +28,7 @@ _NAP = 1e-4  # s: polling interval over all of them
 
 
 class Received(Record, Generic[Array]):
-    """What a receive gives.
+    """The result of a receive.
 
     Attributes:
         array: of like's library, or out itself.
@@ -36,7 +36,7 @@ class Received(Record, Generic[Array]):
         tag: the message's.
 
     - Blocks: never; a tuple of the three.
-    - Errors: none of its own, the receive has raised them.
+    - Errors: none; the receive has raised them.
 
     Examples:
         >>> arraycomm.run(lambda group: group.sendrecv(np.ones(1), dest=group.rank), 1)
@@ -49,7 +49,7 @@ class Received(Record, Generic[Array]):
 
 
 class Message(Record):
-    """What a probe has found.
+    """The result of a probe.
 
     Attributes:
         source: the rank that the message is from.
@@ -58,7 +58,7 @@ class Message(Record):
         elements: their number, or that of the bytes.
 
     - Blocks: never; a tuple of the four.
-    - Errors: none of its own, the probe has raised them.
+    - Errors: none; the probe has raised them.
 
     Examples:
         >>> def work(group):
@@ -90,10 +90,10 @@ class Several:
 
 
 def wait_all(works: Iterable[Work[_Result]], timeout: float | None = None) -> list[_Result]:
-    """Waits for all of them and gives their results, in order.
+    """Waits for several operations and gives their results, in order.
 
-    - Blocks: until the last one has ended, and carries them on meanwhile.
-    - Timeout: seconds for all together; TimeoutError then, and those under way go on. None: no limit but the operations' own.
+    - Blocks: until the last operation has ended.
+    - Timeout: seconds for all together; TimeoutError after it, and the operations continue. None: the operations' own timeouts.
     - Errors: the first error of an operation, in order, when all before it have ended. TypeError for what is no Work.
 
     Examples:
@@ -116,10 +116,10 @@ def wait_all(works: Iterable[Work[_Result]], timeout: float | None = None) -> li
 
 
 def wait_any(works: Iterable[Work[Any]], timeout: float | None = None) -> int:
-    """The index of one that has ended, well or not.
+    """The index of an operation that has ended, with or without an error.
 
     - Blocks: until the first one has ended.
-    - Timeout: seconds; TimeoutError then, and all go on. None: no limit but the operations' own.
+    - Timeout: seconds; TimeoutError after it, and all continue. None: the operations' own timeouts.
     - Errors: ValueError for no Work, TypeError for something else. That of the operation comes from its own wait().
 
     Examples:

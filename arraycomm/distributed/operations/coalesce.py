@@ -64,7 +64,7 @@ def reduce_all(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | 
 
 def all_gather_coalesced(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any],
                          group: ProcessGroup | None = None, async_op: bool = False) -> Any:
-    """Every rank's list of arrays: output_tensor_lists[r][i] gets input_tensor_list[i] of rank r.
+    """Every rank's list of arrays: entry i of output list r gets entry i of rank r's inputs.
 
     FutureWarning, as in torch. With async_op=True it gives a future of all output arrays, one after the other.
 

@@ -92,7 +92,7 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
     source = _source(pg, src, group_src)
     _receivable(tensor, tag)
     if (source == pg.rank() or (source is None and pg.size() == 1)) and not _sent_to_itself(pg, tensor, tag):
-        raise ValueError(f"Invalid source rank: nobody but this rank itself could send what recv() waits for, and it has sent "
+        raise ValueError(f"Invalid source rank: only this rank itself could send what recv() waits for, and it has sent "
                          f"nothing with tag {tag}: call isend() before, or irecv()")
     return int(pg.ranks[pg.core.recv(source, tag, out=tensor).source])
 

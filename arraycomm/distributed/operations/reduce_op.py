@@ -171,3 +171,4 @@ class _DeprecatedReduceOp:
 
 
 reduce_op = _DeprecatedReduceOp()
+"""torch.distributed.reduce_op: the members of ReduceOp, each with a FutureWarning. Use ReduceOp."""

@@ -255,8 +255,8 @@ def _settle_late(work: Work) -> None:
         return
     if not _warned:
         _warned.append(True)
-        log().warning("the Work of an asynchronous operation on strided arrays or lists was dropped: nobody can tell when its "
-                      "result is there; keep it, and call wait() (said once)")
+        log().warning("the Work of an asynchronous operation on strided arrays or lists was dropped: the program cannot know "
+                      "when its result is there; keep it, and call wait() (said once)")
     work.synchronize()
 
 

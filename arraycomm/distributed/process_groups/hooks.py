@@ -69,7 +69,8 @@ class PreHookArgs(Record):
     output_tensors: list[Any]
 
 
-PostHookArgs = PreHookArgs  # the same fields
+PostHookArgs = PreHookArgs
+"""What a hook after an operation gets: the fields of PreHookArgs."""
 
 
 class Hooks(Watcher):

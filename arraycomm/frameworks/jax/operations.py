@@ -187,7 +187,7 @@ def all_to_all(x: Any, *, group: Group) -> jax.Array:
 
 
 def broadcast(x: Any, root: int = 0, *, group: Group) -> jax.Array:
-    """The root's x on every rank; elsewhere x tells shape and dtype.
+    """The root's x on every rank; the other ranks' x gives shape and dtype.
 
     - Shapes: any, the same on all ranks.
     - Dtypes: every one, random keys too.
@@ -225,7 +225,7 @@ def reduce(x: Any, root: int = 0, op: str | ReduceOp = "sum", *, group: Group) -
 
 
 def permute(x: Any, pairs: Sequence[tuple[int, int]], tag: int = 0, *, group: Group) -> jax.Array:
-    """x from rank to rank, by (source, dest) pairs, all at once; a rank that is nobody's dest gets zeros.
+    """Sends x from rank to rank, by (source, dest) pairs, at the same time; a rank that is no dest gets zeros.
 
     Each rank is the source of at most one pair, and the dest of at most one. The same pairs on all ranks.
 
