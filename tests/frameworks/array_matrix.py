@@ -27,6 +27,7 @@ _INPUTS = [np.arange(1, 5, dtype=np.float32) * (rank + 1) for rank in range(2)]
 _SUM = _INPUTS[0] + _INPUTS[1]
 _BOTH = np.concatenate(_INPUTS)
 YES = "yes"
+WRONG = "wrong result"
 
 
 class Library(NamedTuple):
@@ -105,7 +106,7 @@ def values(array: Any) -> np.ndarray[Any, Any]:
 
 
 def cell(group: Any, library: Library, module: Any, operation: Operation) -> str:
-    """YES; the type of a result that is another library's; "wrong"; or the error."""
+    """YES; the type of a result that is another library's; WRONG; or the error."""
     x, y, half = (library.make(module, _INPUTS[group.rank][:length].copy()) for length in (4, 4, 2))
     try:
         result = operation.call(group, x, y, half)
@@ -113,9 +114,9 @@ def cell(group: Any, library: Library, module: Any, operation: Operation) -> str
         return f"{type(error).__name__}: {error}"
     expected = operation.expected[group.rank]
     if expected is None:
-        return YES if result is None else "wrong"
+        return YES if result is None else WRONG
     if not np.array_equal(values(result), expected):
-        return "wrong"
+        return WRONG
     return YES if type(result) is type(x) else f"{type(result).__module__}.{type(result).__qualname__}"
 
 
@@ -149,23 +150,36 @@ def asked(name: str) -> dict[str, str]:
 
 
 def table(rows: dict[str, tuple[str, dict[str, str]]]) -> str:
-    """Markdown: names, versions, cells; below it what was said where a cell is not a plain yes."""
+    """Markdown: names, versions, and which operations fall into which column; below it the errors."""
     notes: list[str] = []
-    lines = [f"| library | version | {' | '.join(OPERATIONS)} |", "|---|---|" + "---|" * len(OPERATIONS)]
+    lines = ["| library | version | right, of the library's type | right, of another type | no |", "|---|---|---|---|---|"]
     for name, (number, cells) in rows.items():
-        shown = [_short(cells.get(title, ""), notes) for title in OPERATIONS]
-        lines.append(f"| {name} | {number or 'not installed'} | {' | '.join(shown)} |")
+        own = [title for title, said in cells.items() if said == YES]
+        other = [title for title, said in cells.items() if said != YES and _is_type(said)]
+        no = [title for title, said in cells.items() if said != YES and not _is_type(said)]
+        types = ": " + ", ".join(sorted({f"`{cells[title].removeprefix('builtins.')}`" for title in other})) if other else ""
+        numbers = f" ({', '.join(map(str, sorted({_note(cells[title], notes) for title in no})))})" if no else ""
+        shown = [name, number or "not installed", _titles(own), _titles(other) + types, _titles(no) + numbers]
+        lines.append(f"| {' | '.join(shown)} |")
     return "\n".join([*lines, "", *(f"{index}. {note}" for index, note in enumerate(notes, 1)), ""])
 
 
-def _short(said: str, notes: list[str]) -> str:
-    if said in (YES, "wrong", ""):
-        return said
-    error, colon, text = said.partition(": ")
-    note = f"{error}: {' '.join(text.split())}" if colon else f"The result is a `{said}`."
-    if note not in notes:
-        notes.append(note)
-    return f"{'no' if colon else YES} ({notes.index(note) + 1})"
+def _is_type(said: str) -> bool:
+    return said != WRONG and ": " not in said
+
+
+def _titles(titles: list[str]) -> str:
+    if len(titles) == len(OPERATIONS):
+        return "all"
+    return "all others" if len(titles) > len(OPERATIONS) / 2 else "; ".join(titles)
+
+
+def _note(said: str, notes: list[str]) -> int:
+    """Its number."""
+    text = " ".join(said.split())
+    if text not in notes:
+        notes.append(text)
+    return notes.index(text) + 1
 
 
 def main(arguments: list[str]) -> None:
