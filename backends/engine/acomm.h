@@ -159,31 +159,11 @@ uintptr_t acomm_block_address(const acomm_block *block);
 /* Any thread; after the group's end too. In a child made by fork nothing happens: memory and lock are the parent's. */
 void acomm_block_free(acomm_block *block);
 
-/* ---- one-sided: memory of every rank that the others read and write without a call of its owner ---- */
-typedef struct acomm_rma acomm_rma;
-/* `bytes` at `data` from now on until the group stops. All ranks call it; ACOMM_UNSUPPORTED, on all of them, where not all share
- * memory and are permitted to reach each other's. arenas: the group of the same ranks whose symmetric arrays `data` may be one
- * of; it is closed after this one. */
-int acomm_rma_open(acomm_group *group, acomm_group *arenas, uintptr_t data, uint64_t bytes, int64_t timeout, acomm_rma **out);
-/* `at`: in bytes from the beginning of the rank's memory. Done when they return. Any thread; codes as of messages. */
-int acomm_rma_put(acomm_rma *rma, int rank, uint64_t at, uintptr_t from, uint64_t bytes);
-int acomm_rma_get(acomm_rma *rma, int rank, uint64_t at, uintptr_t to, uint64_t bytes);
-/* Each element becomes redop(its old value, ours). One rank at a time accumulates in a rank's memory. */
-int acomm_rma_accumulate(acomm_rma *rma, int rank, uint64_t at, uintptr_t from, uint64_t count, int dtype, int redop);
-/* Adds a signal for the rank, which sees it after our earlier puts. */
-int acomm_rma_signal(acomm_rma *rma, int rank);
-/* Consumes a signal of the rank: 0, or 1 when none came within `timeout` (ns; 0: polls once). */
-int acomm_rma_wait(acomm_rma *rma, int rank, int64_t timeout);
-/* All ranks call it: 0 when all have come, 1 when rank *late has not within `timeout`. */
-int acomm_rma_fence(acomm_rma *rma, int64_t timeout, int32_t *late);
-/* After the group has been stopped. */
-void acomm_rma_free(acomm_rma *rma);
-
-/* ---- the same where ranks do not reach each other's memory: requests come as messages (serve.h), and are served from C ---- */
+/* ---- windows: memory of every rank that the others read and write by messages (serve.h), which are served from C ---- */
 typedef struct acomm_served acomm_served;
 /* `count` elements at `data` from now on until the group stops. */
 int acomm_served_open(acomm_group *group, uintptr_t data, uint64_t count, int dtype, acomm_served **out);
-/* As acomm_rma_wait(). */
+/* Consumes a signal of the rank: 0, or 1 when none came within `timeout` (ns; 0: polls once). */
 int acomm_served_wait(acomm_served *served, int rank, int64_t timeout);
 /* 0 when all ranks have asked for their fence of this number (from 1), 1 when rank *late has not within `timeout`. */
 int acomm_served_fence(acomm_served *served, uint64_t number, int64_t timeout, int32_t *late);

@@ -1,7 +1,6 @@
-/* The whole engine: a group with every algorithm and with one-sided operations. */
+/* The whole engine: a group with every algorithm. */
 #include "collectives/shared/rounds.h"
 #include "group/signature.h"
-#include "rma/rma.h"
 
 static int engine_settle(struct acomm_group *g)
 {
@@ -9,7 +8,7 @@ static int engine_settle(struct acomm_group *g)
     return rc ? rc : signature_settle(g);
 }
 
-static const struct group_above ABOVE = {collectives_table, engine_settle, rma_close_all};
+static const struct group_above ABOVE = {collectives_table, engine_settle};
 
 int acomm_group_open(acomm_node *node, const acomm_group_options *options, acomm_group **out)
 {

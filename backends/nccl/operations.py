@@ -34,7 +34,7 @@ class BesideHost:
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
         return self.host.symmetric(nbytes, timeout=timeout)
 
-    def expose(self, buffer: Buffer, near: object) -> None:
+    def expose(self, buffer: Buffer) -> None:
         return None
 
     def gone(self) -> frozenset[int]:

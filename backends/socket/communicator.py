@@ -22,7 +22,7 @@ from ..communicator import EngineCommunicator, address
 from .endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from .windows import Exposed, Serving
+    from .windows import Serving
 
 
 _LIBRARY = "library"  # the MPI library's collectives
@@ -79,7 +79,7 @@ class SocketCommunicator(EngineCommunicator):
         super().__init__(list(members).index(endpoint.rank), members, name, timeout,
                          lambda rank: endpoint.place(self._members[rank]))
         self._addressless = False
-        self._exposed: list[Exposed | Serving] = []  # keeps their memory alive until the group has stopped
+        self._exposed: list[Serving] = []  # keeps their memory alive until the group has stopped
         self._endpoint = endpoint
         self._owns = owns
         self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode(errors="surrogatepass")).digest()[:8], "little")
@@ -177,17 +177,13 @@ class SocketCommunicator(EngineCommunicator):
         if ffi.errno and not self._addressless:
             self._addressless = True
             log().warning("group %r: a rank has no room for the addresses of symmetric arrays (`ulimit -v`, `-f`, or `-l` after "
-                          "mlockall): they are ordinary arrays, which collectives copy, and windows are served by their ranks",
-                          self.name)
+                          "mlockall): they are ordinary arrays, which collectives copy", self.name)
 
-    def expose(self, buffer: Buffer, near: SocketCommunicator) -> Exposed | Serving:
+    def expose(self, buffer: Buffer) -> Serving:
         self._check_process()
-        from .windows import Serving, expose  # lazy: few programs use windows
+        from .windows import Serving  # lazy: few programs use windows
 
-        direct = expose(self._checked(), near._checked(), buffer, nanoseconds(None), self.error)
-        if direct is None:
-            near._say_if_addressless()
-        found = direct or Serving(self._checked(), buffer, self.error, self.shortcut)
+        found = Serving(self._checked(), buffer, self.error, self.shortcut)
         self._exposed.append(found)
         return found
 

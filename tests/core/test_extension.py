@@ -38,7 +38,7 @@ class BareCommunicator:
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> None:
         return None
 
-    def expose(self, buffer: Any, near: Any) -> None:
+    def expose(self, buffer: Any) -> None:
         return None
 
     def split(self, members: Any, name: str, *, timeout: float) -> BareCommunicator:

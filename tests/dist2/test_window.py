@@ -257,7 +257,6 @@ def test_symmetric_arrays_and_private_ones(transport: str) -> None:
                 mine = np.zeros(LONG)
             mine[:] = 0
             window = group.new_window(mine if (kinds, me) != ("sps", 2) else np.zeros(0))
-            assert window._core.direct is (transport == "auto")
             group.barrier().wait()
             target = 1 if me != 1 else 0
             for turn in range(3):
@@ -440,8 +439,6 @@ def _dies(rank: int, path: str) -> None:
     store = group.get_group_store()
     if rank == 1:
         store.wait(["rank 0 has left the fence"])
-        if window._core.direct:
-            window.signal(0)
         os._exit(0)
     store.set("rank 0 has left the fence", b"")
     found: list[Any] = []
@@ -459,4 +456,4 @@ def _dies(rank: int, path: str) -> None:
 def test_a_dead_rank_is_told_to_who_waits_for_it(tmp_path: Path, transport: str) -> None:
     """Once its signals are used up."""
     arraycomm.spawn(_dies, args=(str(tmp_path / "seen"),), nprocs=2)
-    assert (tmp_path / "seen").read_text() == repr([(1,), "came" if transport == "auto" else (1,), (1,), (1,)])
+    assert (tmp_path / "seen").read_text() == repr([(1,), (1,), (1,), (1,)])

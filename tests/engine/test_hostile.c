@@ -263,38 +263,6 @@ static void an_offer_that_was_not_agreed_on(void)
     run(2, offer_later, 0);
 }
 
-/* ---- windows ---- */
-
-/* As rma.c's struct offer. */
-static struct { uint64_t control, at, bytes; int32_t mapped, maps, reaches; } window, windows[] = {
-    {.at = 64, .bytes = UINT64_C(1) << 60, .mapped = 1, .maps = 1, .reaches = 1},
-    {.at = ARENA_ROOM + 1, .bytes = 8, .mapped = 1, .maps = 1, .reaches = 1},
-    {.control = ARENA_ROOM + 64, .maps = 1, .reaches = 1}, {.control = 60, .maps = 1, .reaches = 1}};
-
-static int forge_window(acomm_group *g, int rank, int n)
-{
-    char mine[64] = {0};
-    acomm_rma *r = NULL;
-    acomm_block *block = NULL;
-    if (!rank)
-        return acomm_rma_open(g, g, P(mine), sizeof mine, -1, &r) == ACOMM_UNSUPPORTED ? 0 : 1;
-    char got[2 * sizeof window];
-    int rc = acomm_group_share(g, 4096, -1, &block);
-    rc = rc ? rc : acomm_run(g, &(acomm_call){.kind = ACOMM_ALL_GATHER, .in = &window, .out = got, .count = sizeof window,
-                                              .dtype = ACOMM_UINT8, .root = -1, .timeout = -1});
-    acomm_block_free(block);
-    (void)n;
-    return rc;
-}
-
-static void a_window_beyond_what_is_mapped(void)
-{
-    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
-        window = windows[i];
-        run(2, forge_window, 0);
-    }
-}
-
 int main(void)
 {
     TEST(a_round_that_nobody_can_have_come_to);
@@ -305,6 +273,5 @@ int main(void)
     TEST(an_offer_of_memory_that_cannot_be);
     TEST(what_a_rank_offered_is_its_own);
     TEST(an_offer_that_was_not_agreed_on);
-    TEST(a_window_beyond_what_is_mapped);
     return CHECK_RESULT();
 }

@@ -1,4 +1,4 @@
-"""Served: a window's operations by active messages, for ranks that do not share memory.
+"""Served: a window's operations by active messages.
 
 Messages use TCP between hosts and shared memory inside one. A request is a message to the target rank, whose
 engine executes it (backend.Serving; serve.c of the socket engine). A request is a header (tag 0) and, for put and accumulate, its

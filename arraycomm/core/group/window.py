@@ -1,18 +1,16 @@
 """Windows for one-sided communication: peers read and write a rank's array without its participation.
 
-With shared memory the origin rank accesses the array directly (backend.Exposed); otherwise the target's engine does
-(served.py). A window has its own group, so that its failure does not fail the program's group.
+The target's engine does it (served.py). A window has its own group, so that its failure does not fail the program's group.
 """
 
 from __future__ import annotations
 
 from ..arrays.buffer import Buffer
 from ..arrays.dlpack import resolve, resolve_out
-from ..arrays.joined import flat, on_host, through_host
-from ..arrays.types import DeviceType, DType, ReduceOp
+from ..arrays.joined import flat
+from ..arrays.types import DeviceType, DType
 from ..base.errors import CollectiveTimeout, DeviceError
 from ..base.typed import Any
-from ..interface.backend import Exposed
 from . import arguments
 from .exchange import gather_integers, mismatch
 from .group import Group
@@ -25,7 +23,7 @@ _REFUSED = -1  # instead of a count
 class Window:
     """One rank's end. Made by all ranks of the group together; closed by all together, or with the group.
 
-    Attributes: counts (elements of every rank's array), dtype, buffer (this rank's array), direct (whether nobody serves it).
+    Attributes: counts (elements of every rank's array), dtype, buffer (this rank's array).
     Errors: ValueError for another dtype and a rank that there is not, RuntimeError for elements beyond the target's array, both
     before anything is sent; then what messages raise. put, get, accumulate and signal give the pending operations, to be
     waited for: none where they have been done.
@@ -55,13 +53,11 @@ class Window:
             raise
 
     def _open(self, group: Group) -> None:
-        exposed = self._group._communicator.expose(self.buffer, group._communicator)
-        if exposed is None:
+        serving = self._group._communicator.expose(self.buffer)
+        if serving is None:
             raise DeviceError(f"group {group.name!r} has no windows: only arraycomm's own engine has them")
-        self.direct = exposed.direct
-        self._carrier = Direct(exposed) if exposed.direct else Served(self._group, exposed)
-        if not self.direct:
-            self.fence(self._group.timeout)  # makes the connections, which needs the GIL
+        self._carrier = Served(self._group, serving)
+        self.fence(self._group.timeout)  # makes the connections, which needs the GIL
 
     def put(self, x: Any, rank: int, offset: int) -> list[Any]:
         """Writes x's elements into the target's array. Ended: x may be changed again."""
@@ -132,37 +128,6 @@ class Window:
 
     def check_rank(self, rank: int) -> None:
         arguments.rank("rank", rank, self._group.size)
-
-
-class Direct:
-    """A window's operations by direct access to shared memory: none is ever pending. Same interface as Served. Device
-    arrays are copied through host memory."""
-
-    def __init__(self, exposed: Exposed) -> None:
-        self._exposed = exposed
-        self.fence = exposed.fence
-        self.wait_signal = exposed.wait_signal
-
-    def put(self, source: Buffer, rank: int, offset: int) -> list[Any]:
-        self._exposed.put(on_host(source), rank, offset)
-        return []
-
-    def accumulate(self, source: Buffer, rank: int, offset: int, op: ReduceOp) -> list[Any]:
-        self._exposed.accumulate(on_host(source), rank, offset, op)
-        return []
-
-    def get(self, to: Buffer, rank: int, offset: int) -> list[Any]:
-        with through_host(to) as memory:
-            self._exposed.get(memory, rank, offset)
-        return []
-
-    def signal(self, rank: int) -> list[Any]:
-        self._exposed.signal(rank)
-        return []
-
-    @property
-    def failed(self) -> bool:
-        return self._exposed.failed
 
 
 def _own(x: Any) -> Buffer:

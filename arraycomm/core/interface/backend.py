@@ -18,7 +18,7 @@ from arraycomm._engine import Shortcut
 
 from ..arrays.buffer import Buffer
 from ..arrays.types import ReduceOp
-from ..base.typed import TYPE_CHECKING, Any, Literal, Protocol
+from ..base.typed import TYPE_CHECKING, Protocol
 from .kinds import Kind
 
 if TYPE_CHECKING:
@@ -59,39 +59,14 @@ class Mover(Protocol):
         """tag below 0: any; -1 of those below 2**62, -2 of those from there to 3 * 2**61."""
 
 
-class Exposed(Protocol):
-    """A one-sided window with direct access to the memory of every rank. Calls are synchronous.
-    Thread-safe. Offsets are in elements, and checked by the caller, as ranks are; buffers are host memory of the
-    same dtype. Errors as of messages; Aborted when the communicator is closed."""
-
-    direct: Literal[True]
-    failed: bool  # a call has raised the group's failure
-
-    def put(self, source: Buffer, rank: int, offset: int) -> None: ...
-    def get(self, to: Buffer, rank: int, offset: int) -> None: ...
-
-    def accumulate(self, source: Buffer, rank: int, offset: int, op: ReduceOp) -> None:
-        """Atomic: one rank at a time accumulates in a target's memory."""
-
-    def signal(self, rank: int) -> None:
-        """Increments the rank's signal counter; ordered after earlier puts."""
-
-    def wait_signal(self, rank: int, timeout: float) -> bool:
-        """Waits for a signal of the rank (seconds; 0: polls) and consumes it. Whether there was one in time."""
-
-    def fence(self, timeout: float) -> int | None:
-        """Collective. None if all ranks have called it, or a rank that is late at the timeout."""
-
-
 class Serving(Protocol):
-    """A window that the engine serves by messages (served.py), for ranks without shared memory. The program takes no part in
-    it. Thread-safe. Errors as Exposed's."""
+    """A one-sided window, which the engine serves by messages (served.py). The program takes no part in it. Thread-safe. Errors
+    as of messages; Aborted when the communicator is closed."""
 
-    direct: Literal[False]
     failed: bool  # the group has failed
 
     def wait_signal(self, rank: int, timeout: float) -> bool:
-        """As Exposed.wait_signal()."""
+        """Waits for a signal of the rank (seconds; 0: polls) and consumes it. Whether there was one in time."""
 
     def fenced(self, number: int, timeout: float) -> int | None:
         """None if all ranks have requested fence `number` (from 1), or a rank that is late at the timeout."""
@@ -118,11 +93,9 @@ class Communicator(Mover, Protocol):
         None if symmetric memory has no advantage. Raises ResourceError, on all ranks.
         """
 
-    def expose(self, buffer: Buffer, near: Any) -> Exposed | Serving | None:
-        """Exposes host memory to the peers until the communicator is closed. Collective; sizes may differ.
-
-        near: the communicator of the same ranks, closed after this one, whose symmetric memory it may be. The same on all ranks:
-        a Serving if ranks do not share memory, None if the backend supports neither.
+    def expose(self, buffer: Buffer) -> Serving | None:
+        """Exposes host memory to the peers until the communicator is closed. Collective; sizes may differ. None if the backend
+        has no windows.
         """
 
     def batch(self) -> AbstractContextManager[None]:

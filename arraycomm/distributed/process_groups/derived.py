@@ -142,7 +142,7 @@ class DerivedCommunicator:
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> None:
         return None
 
-    def expose(self, buffer: Buffer, near: Any) -> None:
+    def expose(self, buffer: Buffer) -> None:
         return None
 
     def split(self, members: Sequence[int], name: str, *, timeout: float) -> Any:

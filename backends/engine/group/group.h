@@ -16,7 +16,6 @@ struct acomm_node;
 struct group_above {
     const struct algorithm *algorithms;           /* the last row has no name */
     int (*settle)(struct acomm_group *g);         /* rounds_settle() */
-    void (*close_windows)(struct acomm_group *g); /* rma_close_all() */
 };
 
 /* Of operations that run ahead, see signature.h. */
@@ -74,7 +73,6 @@ struct acomm_group {
     struct stream_path *stores;   /* stores for slots outside exchange buffers, per reader (rounds_fill) */
     struct direct_state direct;        /* reading the peers' arrays where they lie */
     struct scratch { char *data; size_t bytes; } scratch[2]; /* of operations and of their parts; kept from call to call */
-    struct acomm_rma *rmas;      /* memory of this rank that peers use until the group stops; under lock */
 };
 
 /* acomm_group_open() without what is above. */

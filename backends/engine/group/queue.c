@@ -431,7 +431,6 @@ int acomm_group_stop(acomm_group *g, const char *why)
     pthread_mutex_lock(&g->lock);
     claim_turn(g, false); /* the running thread has been notified, and polls for that at least every WAIT_SLEEP_NS */
     pthread_mutex_unlock(&g->lock);
-    g->above->close_windows(g);
     while (atomic_load(&g->inside))
         sched_yield(); /* their operations have ended: these threads are returning */
     return rc;

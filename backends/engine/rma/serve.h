@@ -1,4 +1,4 @@
-/* Windows where ranks cannot access each other's memory: requests for this rank's memory arrive as messages, and the thread that
+/* Windows: requests for this rank's memory arrive as messages, and the thread that
  * progresses messages serves them: one that waits in this group, or point to point's own. The program takes no part.
  *
  * A request is a header (tag SERVE_REQUESTS), and for put and accumulate its elements: in the header where they are few, else
