@@ -71,12 +71,12 @@ def test_limited_file_size_without_symmetric_arrays(limited: list[int]) -> None:
         job.begin("symmetric_and_window")
         answers = job.answers()
         assert not any(answer.error for answer in answers.values()), answers
-        assert len({answer.value[1] for answer in answers.values()}) == 1, answers
+        assert len({len(answer.value[1]) for answer in answers.values()}) == 1, answers
         for answer in answers.values():
             total, records = answer.value
             assert total == 3.0 and len(records) <= 1, answer
             assert all("no room for the addresses of symmetric arrays" in record for record in records)
-        assert len(limited) < 2 or not answers[0].value[1]
+        assert len(limited) < 2 or answers[0].value[1]
 
 
 @pytest.mark.parametrize("spare", [4_000_000, 20_000_000, 60_000_000])
