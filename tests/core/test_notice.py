@@ -158,7 +158,7 @@ def test_a_store_that_nobody_serves_yet(said: Said) -> None:
 
     def run(rank: int) -> str:
         if rank == 0:
-            line = said.line("which nobody serves yet")
+            line = said.line("which no process serves yet")
             assert line.startswith("has waited ") and f"for the TCPStore 127.0.0.1 port {port}" in line and "refused" in line
         store = TCPStore("127.0.0.1", port, is_master=rank == 0, timeout=LIMIT, secret=SECRET)
         if rank == 0:

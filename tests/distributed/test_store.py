@@ -333,7 +333,7 @@ def test_tcp_addresses() -> None:
     master = tcp()
     with pytest.raises(dist.DistNetworkError, match="^The server socket has failed to listen.*Address already in use"):
         dist.TCPStore("127.0.0.1", master.port, 1, True, LIMIT)
-    with pytest.raises(dist.DistNetworkError, match="nobody serves"):
+    with pytest.raises(dist.DistNetworkError, match="no process serves"):
         dist.TCPStore("127.0.0.1", 1, 1, False, SHORT)
     with pytest.raises(dist.DistNetworkError, match="port 0"):
         dist.TCPStore("127.0.0.1", 0, 1, False, SHORT)

@@ -81,8 +81,8 @@ def _decode(raw: bytes, source: str) -> bytes:
     raw = raw.strip()
     if len(raw) < _LEAST or len(set(raw)) == 1:
         found = f"has {len(raw)} bytes" if len(raw) < _LEAST else f"has {len(raw)} times the same byte"
-        raise AuthFailed(f"{source} {found if raw else 'is empty'}: a secret that can be guessed keeps nobody out; put at least "
-                         f"{_LEAST} bytes there, best 64 random hex digits (made by `openssl rand -hex 32`)")
+        raise AuthFailed(f"{source} {found if raw else 'is empty'}: a secret that can be guessed gives no protection; put at "
+                         f"least {_LEAST} bytes there, best 64 random hex digits (made by `openssl rand -hex 32`)")
     if len(raw) == 64:
         try:
             return bytes.fromhex(raw.decode("ascii"))

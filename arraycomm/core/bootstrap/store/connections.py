@@ -64,7 +64,7 @@ def retried(attempt: Callable[[], _Found], seconds: float, where: str) -> _Found
     yet. AuthFailed is not retried. Raises DistNetworkError after `seconds`."""
     start = time.monotonic()
     pause, reason = _RETRY[0], ""
-    notice = Notice(lambda waited: f"has waited {waited:.3g} s for the {where}, which nobody serves yet: {reason}")
+    notice = Notice(lambda waited: f"has waited {waited:.3g} s for the {where}, which no process serves yet: {reason}")
     while True:
         try:
             return attempt()
@@ -75,7 +75,7 @@ def retried(attempt: Callable[[], _Found], seconds: float, where: str) -> _Found
             reason = getattr(error, "strerror", None) or str(error)
             if waited + pause > seconds:
                 raise DistNetworkError(
-                    f"the client socket has timed out after {waited:.1f} s: nobody serves the {where} ({reason}); check "
+                    f"the client socket has timed out after {waited:.1f} s: no process serves the {where} ({reason}); check "
                     "MASTER_ADDR and MASTER_PORT, that rank 0 (or the launcher) runs, and that a firewall lets this port "
                     "through") from None
         notice.tell()
