@@ -37,7 +37,7 @@ def run(folder: Path, name: str, kill: str, *command: str) -> tuple[list[int], s
 
 
 def check(tmp_path: Path, name: str, kill: str, *command: str) -> None:
-    begun, wanted = run(tmp_path / "without", name, "", *command)
+    begun, wanted = run(tmp_path / "without", name, "", "arraycomm-run", "-n", "2", name)
     assert begun == [0, 0] and len(wanted) == 1
     begun, ended = run(tmp_path / "killed", name, kill, *command)
     assert begun.count(20) == 2 and set(begun) == {0, 20} and ended == wanted  # the launcher repeats lines of the killed rank
