@@ -110,17 +110,6 @@ def test_two_backends(over_mpi: World) -> None:
     over_mpi.run("objects.everywhere")
 
 
-@pytest.mark.parametrize(("size", "hosts"), [(2, ()), (3, ()), (2, ("here", "there"))])
-def test_memory_that_all_ranks_reach(special: Callable[..., World], size: int, hosts: tuple[str, ...]) -> None:
-    world = special(size, environ=dict(settings(size).environ), hosts=hosts)
-    world.run("cuda.piece_bytes", nbytes=1024)
-    world.run("common.reached", yes=not hosts)
-
-
-def test_memory_that_cuda_does_not_pin(pair: World) -> None:
-    pair.run("common.unpinned")
-
-
 # ---- what goes wrong ----
 
 FUNCTIONS = ("cudaMemcpyAsync", "cudaMemcpy2DAsync", "cudaHostAlloc", "cudaEventRecord", "cudaEventQuery", "cudaEventDestroy",

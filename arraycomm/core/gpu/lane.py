@@ -10,7 +10,7 @@ from ..arrays.buffer import Buffer
 from ..base.errors import CollectiveTimeout, DistError
 from ..base.log import log
 from ..base.typed import Any
-from .pinned import Block, Common, Pool
+from .pinned import Block, Pool
 from .runtime import TO_DEVICE, TO_HOST, Runtime
 
 _SPINS = 200  # spin budget: event queries before the first sleep, about 100 us
@@ -44,15 +44,13 @@ class Lane:
         except DistError:
             cuda.destroy_stream(self.down)
             raise
-        self.common: Common | None = None
         self._events: list[int] = []
         self._left: list[tuple[list[Event | None], list[Event], Any]] = []
         self._lock = threading.Lock()  # guards the leftovers: Works end in any thread
 
-    def block(self, nbytes: int, *, common: bool = False) -> Block:
-        """Pinned memory. common: prefer memory that all ranks share."""
-        found = self.common.take(nbytes) if common and self.common else None
-        return found or self._pool.take(nbytes)
+    def block(self, nbytes: int) -> Block:
+        """Pinned memory."""
+        return self._pool.take(nbytes)
 
     def event(self) -> Event:
         return Event(self._events.pop() if self._events else self.cuda.event(self.device), self._events)
@@ -139,13 +137,11 @@ class Lane:
                 self._wait_for_left()
                 _all_of(self.cuda.destroy_event, self._events)
                 _all_of(self.cuda.destroy_stream, [self.down, self.up])
-                if self.common and not self._left:
-                    self.common.close()
         except DistError as error:
             log().warning("%s", error)
         if self._left:
             log().warning("device %d still has copies of a failed operation enqueued; their memory is never freed", self.device)
-            _forever.append((self._left, self.common))
+            _forever.append(self._left)
         return not self._left
 
     def _wait_for_left(self) -> None:

@@ -30,8 +30,6 @@ DECLARATIONS = """
     int cudaFree(uintptr_t pointer);
     int cudaHostAlloc(uintptr_t *pointer, size_t bytes, unsigned flags);
     int cudaFreeHost(uintptr_t pointer);
-    int cudaHostRegister(uintptr_t pointer, size_t bytes, unsigned flags);
-    int cudaHostUnregister(uintptr_t pointer);
     int cudaMemcpyAsync(uintptr_t to, uintptr_t from, size_t bytes, int kind, uintptr_t stream);
     int cudaMemcpy2DAsync(uintptr_t to, size_t to_pitch, uintptr_t from, size_t from_pitch, size_t width, size_t height,
                           int kind, uintptr_t stream);

@@ -51,13 +51,13 @@ class _Slot:
         self.source: Block | None = None
         self.target: Block | None = None
 
-    def take(self, lane: Lane, source: Side | None, target: Side | None, *, together: bool, common: bool) -> None:
+    def take(self, lane: Lane, source: Side | None, target: Side | None, *, together: bool) -> None:
         if together:
-            self.source = lane.block(max(side.nbytes() for side in (source, target) if side is not None), common=common)
+            self.source = lane.block(max(side.nbytes() for side in (source, target) if side is not None))
             self.target = self.source
         else:
-            self.source = lane.block(source.nbytes(), common=common) if source else None
-            self.target = lane.block(target.nbytes(), common=common) if target else None
+            self.source = lane.block(source.nbytes()) if source else None
+            self.target = lane.block(target.nbytes()) if target else None
 
 
 class Operation:
@@ -76,11 +76,11 @@ class Operation:
         self.touches = [side.buffer for side in (source, target) if side is not None]
 
     def begin(self, lane: Lane, *, whole: bool) -> None:
-        """Allocates pinned memory (whole: for all pieces, private) and makes our streams wait for the program's."""
+        """Allocates pinned memory (whole: for all pieces) and makes our streams wait for the program's."""
         self._behind(lane)
         for _ in range(self._number if whole else min(DEPTH, self._number)):
             self._slots.append(_Slot(lane))
-            self._slots[-1].take(lane, self._source, self._target, together=self._together, common=not whole)
+            self._slots[-1].take(lane, self._source, self._target, together=self._together)
 
     def _behind(self, lane: Lane) -> None:
         self._lane = lane

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..arrays.buffer import Buffer
 from ..base.errors import DistError
 from ..base.log import log
 from .runtime import Runtime
@@ -14,7 +13,7 @@ _KEPT_BYTES = 512 << 20  # maximum of free blocks after an operation
 class Block:
     """Pinned memory; returns to its pool with the last reference. The owner ensures that no copy is pending then."""
 
-    def __init__(self, pool: Pool | Common, address: int, nbytes: int) -> None:
+    def __init__(self, pool: Pool, address: int, nbytes: int) -> None:
         self.pool, self.address, self.nbytes = pool, address, nbytes
 
     def __del__(self) -> None:
@@ -53,25 +52,3 @@ class Pool:
                     self._cuda.free_host(self._free[size].pop())
                 except DistError as error:
                     log().warning("%s", error)
-
-
-class Common:
-    """Blocks of one length in memory that all ranks of a group on this host share. If all ranks use such blocks, the host
-    operation needs no further copy."""
-
-    def __init__(self, cuda: Runtime, memory: Buffer, nbytes: int) -> None:
-        """memory: of Communicator.symmetric(); nbytes: of a block. Raises if CUDA cannot pin it."""
-        self._cuda, self._memory, self._nbytes = cuda, memory, nbytes
-        cuda.pin(memory.address, memory.nbytes)
-        self._free = list(range(memory.address, memory.address + memory.nbytes, nbytes))
-
-    def take(self, nbytes: int) -> Block | None:
-        """A free block; None if none is free or long enough."""
-        return Block(self, self._free.pop(), nbytes) if self._free and nbytes <= self._nbytes else None
-
-    def put(self, address: int, _nbytes: int) -> None:
-        self._free.append(address)
-
-    def close(self) -> None:
-        """Unpins the memory. No copy may be pending."""
-        self._cuda.unpin(self._memory.address)

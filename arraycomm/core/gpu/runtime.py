@@ -19,7 +19,7 @@ _HIGHEST = -100  # of a stream's priorities: CUDA takes the nearest that the dev
 _UNTIMED = 2  # cudaEventDisableTiming
 NO_DRIVER = "CUDA finds no driver for NVIDIA's GPUs (libcuda.so.1) here"
 _VERSION = 12000  # CUDA version of the requested driver functions
-_PORTABLE = 1  # cudaHostAllocPortable, cudaHostRegisterPortable: pinned for all devices
+_PORTABLE = 1  # cudaHostAllocPortable: pinned for all devices
 
 
 class Runtime:
@@ -131,13 +131,6 @@ class Runtime:
 
     def free_host(self, pointer: int) -> None:
         self.check(self.lib.cudaFreeHost(pointer), "free pinned host memory")
-
-    def pin(self, pointer: int, nbytes: int) -> None:
-        """Pins existing host memory."""
-        self.check(self.lib.cudaHostRegister(pointer, nbytes, _PORTABLE), f"pin {nbytes} bytes of shared memory")
-
-    def unpin(self, pointer: int) -> None:
-        self.check(self.lib.cudaHostUnregister(pointer), "unpin shared memory")
 
     def copy(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
         self.check(self.lib.cudaMemcpyAsync(to, source, nbytes, kind, stream), f"copy {nbytes} bytes")

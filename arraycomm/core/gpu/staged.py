@@ -13,17 +13,17 @@ from collections.abc import Callable, Sequence
 from copy import copy
 
 from ..arrays.buffer import Buffer
-from ..arrays.dlpack import adopt, allocate, overlaps
-from ..arrays.types import DType, ReduceOp, reduce_op
-from ..base.errors import CollectiveMismatch, DeviceError, DistBackendError, DistError, ResourceError
+from ..arrays.dlpack import overlaps
+from ..arrays.types import DType, ReduceOp
+from ..base.errors import CollectiveMismatch, DeviceError, DistBackendError, ResourceError
 from ..base.log import log
 from ..base.typed import TYPE_CHECKING, Any
 from ..interface.backend import Communicator, Work
-from ..interface.kinds import KINDS, Kind
+from ..interface.kinds import Kind
 from . import pieces
 from .lane import LONGEST_NAP, PATIENCE, Lane
-from .operation import DEPTH, Held, Operation, Side, StagedWork
-from .pinned import Common, Pool
+from .operation import Held, Operation, Side, StagedWork
+from .pinned import Pool
 from .runtime import Runtime, runtime, unavailable
 
 if TYPE_CHECKING:
@@ -54,9 +54,6 @@ class Staged:
             raise DistBackendError(f"arrays on GPUs are staged through CUDA's runtime: {missing}")
         self._host, self._timeout = host, timeout
         self._cuda = runtime()
-        self._shared = False
-        self._vote = allocate((1,), DType.UINT8)
-        self._votes: list[Work] = []  # votes of this rank's asynchronous calls
         self._lanes: dict[int, Lane] = {}
         self._under_way: list[Callable[[], Any]] = []  # references to pending collectives, in call order
         self._works: weakref.WeakSet[StagedWork] = weakref.WeakSet()  # including messages
@@ -90,8 +87,6 @@ class Staged:
                                          layout=piece_layout(layout, index, number), **more)
 
         operation = Operation(name, *sides, number, deadline, step, together=together)
-        if number > 1 and self._host.size > 1 and not self._shared:
-            self._share(name, operation.touches, piece_layout(layout, -1, number), deadline, async_op=async_op)
         self._settle_before(operation.touches)
         work = self._carry_out(operation, touched[0].device_index, async_op, self._failed)
         return None if work is None else Held(self._begun(work))
@@ -104,54 +99,6 @@ class Staged:
         each = [block] * self._host.size if counts is None else list(counts)
         mine = [each[self._host.rank]]
         return each if kind.cuts else mine, each if kind.joins else mine
-
-    def _meet(self, layout: int, deadline: float, *, waits: bool) -> bool:
-        """Synchronises the ranks and checks the call signature. Whether all calls are synchronous; others do not block here."""
-        vote = self._vote if waits else allocate((1,), DType.UINT8)
-        memoryview(vote)[0] = waits
-        work = self._host.collective(KINDS["all_reduce"], vote, vote, reduce_op("min"), layout=layout,
-                                      timeout=max(0.0, deadline - time.monotonic()), async_op=not waits)
-        if work is not None:
-            self._votes = [earlier for earlier in self._votes if not earlier.done()] + [work]
-        return waits and bool(memoryview(vote)[0])
-
-    def _share(self, name: str, buffers: Sequence[Buffer], layout: int, deadline: float, *, async_op: bool) -> None:
-        """Makes shared pinned memory, in the first collective of several pieces that is synchronous on all ranks."""
-        def share() -> None:
-            self._shared = self._meet(layout, deadline, waits=not async_op)
-            if self._shared:
-                lane = self._lane(buffers[0].device_index)
-                lane.common = self._common(deadline)
-
-        self._all_ranks(name, buffers, share)
-
-    def _common(self, deadline: float) -> Common | None:
-        """None if ranks do not share memory or a rank has none left. A rank that cannot pin the memory copies."""
-        nbytes = 2 * DEPTH * pieces.PIECE_BYTES
-        try:
-            found = self._host.symmetric(nbytes, timeout=max(0.0, deadline - time.monotonic()))
-            memory = adopt((nbytes,), DType.UINT8, *found) if found else None
-        except ResourceError as error:
-            return self._private(error)
-        try:
-            return Common(self._cuda, memory, pieces.PIECE_BYTES) if memory else None
-        except (DistBackendError, ResourceError) as error:
-            return self._private(error)
-
-    @staticmethod
-    def _private(error: DistError) -> None:
-        log().info("arrays on GPUs are staged through private memory: %s", error)
-
-    def _all_ranks(self, name: str, buffers: Sequence[Buffer], do: Callable[[], None]) -> None:
-        """A collective step before the operation itself. Its error is raised as the operation's."""
-        try:
-            with self._cuda.on(buffers[0].device_index):
-                self._cuda.refuse_capture(buffer.stream for buffer in buffers)
-                do()
-        except DeviceError:  # nothing has been sent
-            raise
-        except BaseException as error:
-            raise _about(name, buffers, self._told(name, error)) from error.__cause__
 
     def _carry_out(self, operation: Operation, device: int, async_op: bool,
                    fail: Callable[[Operation, BaseException], BaseException]) -> StagedWork | None:
