@@ -9,15 +9,16 @@
  * (where there are fewer, rows that are DEDICATED come first);
  * between more than two hosts bytes cost more, of which "bruck" sends up to n - 1 times as many (but where all are gathered; so not
  * between more than 64 ranks), "doubling" log2 n times and the root of "binomial" too; "ring" and "pairwise" send n - 1 messages, so
- * long reductions of more ranks are halved (docs/lab/messages.md). Rows behind one without a limit are for who tells or measures another
- * choice. "library" are the fabric's own collectives, MPI's. */
+ * long reductions of more ranks are halved (docs/lab/messages.md), as are those of more than 128 ranks of a host: with "sliced" every
+ * rank reads a slot of each other one in each round. Rows behind one without a limit are for who tells or measures another choice.
+ * "library" are the fabric's own collectives, MPI's. */
 ROW(ALL_REDUCE, "whole", shared_all_reduce_whole, SYMMETRIC, CHECKS | ORDERED, KiB(16), 0)
 ROW(ALL_REDUCE, "direct", direct_all_reduce, SYMMETRIC, CHECKS | ORDERED, ALWAYS, 0)
 ROW(ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, CHECKS | ORDERED, KiB(32), 2)
 ROW(ALL_REDUCE, "whole", shared_all_reduce_whole, DEDICATED, CHECKS | ORDERED, KiB(2), 0)
-ROW(ALL_REDUCE, "sliced", shared_all_reduce_sliced, DEDICATED, CHECKS | ORDERED, ALWAYS, 0)
+ROW(ALL_REDUCE, "sliced", shared_all_reduce_sliced, DEDICATED, CHECKS | ORDERED, ALWAYS, 128)
 ROW(ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, CHECKS | ORDERED, KiB(16), 0)
-ROW(ALL_REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, CHECKS | ORDERED, ALWAYS, 0)
+ROW(ALL_REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, CHECKS | ORDERED, ALWAYS, 128)
 ROW(ALL_REDUCE, "leader", hierarchical_reduce_leader, HOSTS, CHECKS, MiB(1), 0)
 ROW(ALL_REDUCE, "leaders", hierarchical_reduce_leaders, HOSTS, CHECKS, ALWAYS, 0)
 ROW(ALL_REDUCE, "bruck", bruck_run, ANYWHERE, CHECKS | ORDERED, KiB(512), 2)
@@ -40,10 +41,10 @@ ROW(ALL_REDUCE, "halving", all_reduce_halving, ANYWHERE, 0, ALWAYS, 0)
 ROW(ALL_REDUCE, "library", fabric_collective, FABRIC, 0, ALWAYS, 0)
 ROW(REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, CHECKS | ORDERED, MiB(8), 2)
 ROW(REDUCE, "whole", shared_all_reduce_whole, DEDICATED, CHECKS | ORDERED, KiB(4), 0)
-ROW(REDUCE, "sliced", shared_all_reduce_sliced, DEDICATED, CHECKS | ORDERED, ALWAYS, 0)
+ROW(REDUCE, "sliced", shared_all_reduce_sliced, DEDICATED, CHECKS | ORDERED, ALWAYS, 128)
 ROW(REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, CHECKS | ORDERED, KiB(512), 8)
 ROW(REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, CHECKS | ORDERED, KiB(16), 0)
-ROW(REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, CHECKS | ORDERED, ALWAYS, 0)
+ROW(REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, CHECKS | ORDERED, ALWAYS, 128)
 ROW(REDUCE, "leader", hierarchical_reduce_leader, HOSTS, CHECKS, MiB(1), 0)
 ROW(REDUCE, "leaders", hierarchical_reduce_leaders, HOSTS, CHECKS, ALWAYS, 0)
 ROW(REDUCE, "bruck", bruck_run, ANYWHERE, CHECKS | ORDERED, KiB(64), 2)
