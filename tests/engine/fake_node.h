@@ -14,6 +14,11 @@ int node_exit_status(struct acomm_node *node, const struct acomm_group *group, i
     return -1;
 }
 
+void node_leave(struct acomm_node *node, const struct acomm_group *group, int64_t until)
+{
+    (void)node, (void)group, (void)until;
+}
+
 int64_t node_patience(const struct acomm_node *node, int64_t base)
 {
     (void)node;

@@ -122,6 +122,23 @@ static void test_yields_at_once_for_a_rank_on_the_same_processor(void)
     }
 }
 
+static uint32_t spins_over_links(bool preempted, bool memory, bool oversubscribed)
+{
+    struct acomm_group group = {.size = 2, .oversubscribed = oversubscribed, .hosts.all.place = memory ? TEAM_HOST : TEAM_APART};
+    struct acomm_op op = {.group = &group};
+    atomic_store(&group.preempted.until, preempted ? INT64_MAX : 0);
+    return wait_start_links(&op).spins;
+}
+
+/* Whoever sleeps at once does not spin over sockets first: both ranks may be on one core. */
+static void test_looks_once_at_sockets_while_others_want_the_core(void)
+{
+    CHECK_EQUAL(spins_over_links(true, false, false), 1);
+    CHECK_EQUAL(spins_over_links(false, false, true), 1);
+    CHECK(spins_over_links(false, false, false) > FEW);
+    CHECK(spins_over_links(true, true, false) > FEW);
+}
+
 /* Where the ranks of a host share no memory, no network is between them all the same if they are all there. */
 static void test_counts_the_ranks_of_the_host(void)
 {
@@ -213,6 +230,7 @@ int main(void)
 {
     TEST(test_yields_at_once_for_a_rank_on_the_same_processor);
     TEST(test_yields_at_once_for_a_message_of_a_rank_on_the_same_processor);
+    TEST(test_looks_once_at_sockets_while_others_want_the_core);
     TEST(test_counts_the_ranks_of_the_host);
     TEST(test_a_core_that_another_rank_needs_is_not_preempted);
     TEST(test_lent);

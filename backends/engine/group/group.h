@@ -23,6 +23,7 @@ struct group_above {
 #define SIGNATURE_AHEAD_BYTES ((uint64_t)64 << 10)
 struct signatures {
     uint64_t called, heard;                         /* operations that ran ahead; bytes of the next rank's headers of those */
+    uint64_t compared;                              /* those before the last operation that all ranks compared */
     acomm_header mine[SIGNATURES], theirs[SIGNATURES];
 };
 

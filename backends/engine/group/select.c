@@ -215,6 +215,8 @@ static int run_by(struct acomm_op *op, const struct algorithm *algorithm)
     bool checks = !begins_right(op) && g->check && !op->compared;
     int rc = !checks ? 0 : select_goes_ahead(op) ? signature_ahead(op) : signature_check(op);
     rc = rc ? rc : op->algorithm->run(op);
+    if (!rc && !op->ahead && !op->whole)
+        g->signatures.compared = g->signatures.called;
     return rc || !op->owes ? rc : signature_send(op); /* without elements no message has carried the signature */
 }
 

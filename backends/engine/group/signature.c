@@ -1,8 +1,10 @@
 /* Compares the call signatures of all ranks by dissemination, and records a mismatch. */
 #include "group/signature.h"
 
+#include "base/clock.h"
 #include "base/pattern.h"
 #include "group/transfer.h"
+#include "membership/node.h"
 
 /* Among the ranks of each host; then local rank 0 of all hosts; and once more in the host, after which its ranks may continue. */
 static int signature_hosts(struct acomm_op *op)
@@ -49,6 +51,7 @@ int signature_check(struct acomm_op *op)
 
 /* ---- operations that run ahead ---- */
 
+#define TOGETHER_NS 2000000000 /* that a closing group waits for other ranks' findings, at most */
 #define FLUSHED 16 /* every so many signatures one flushes those before it, */
 #define DRAINED (SIGNATURES - 2 * FLUSHED) /* so that of all open ones so many are flushed */
 
@@ -109,8 +112,12 @@ int signature_settle(struct acomm_group *g)
     const struct signatures *s = &g->signatures;
     struct acomm_op op = op_of_header(g, &s->mine[(s->called - 1) % SIGNATURES]);
     size_t awaited = signature_awaited(&op, pattern_next(g->rank, g->size));
-    struct link *back = awaited ? group_link(g, CHANNEL_COLLECTIVE, pattern_prev(g->rank, g->size), true) : NULL;
+    bool open = s->called > s->compared;
+    struct link *back = open ? group_link(g, CHANNEL_COLLECTIVE, pattern_prev(g->rank, g->size), true) : NULL;
     if (back)
         back->ops->send(back, NULL, 0, false);
-    return awaited ? signature_drain(&op, awaited) : 0;
+    int rc = awaited ? signature_drain(&op, awaited) : 0;
+    if (!rc && open && g->size > 2 && g->node)
+        node_leave(g->node, g, clock_now() + (g->timeout < TOGETHER_NS ? g->timeout : TOGETHER_NS));
+    return rc;
 }

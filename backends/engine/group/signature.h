@@ -25,6 +25,7 @@ int signature_send(struct acomm_op *op);
  * group's failure. */
 size_t signature_awaited(const struct acomm_op *op, int rank);
 int signature_heard(struct acomm_op *op, const char *data, size_t bytes);
-/* Waits for all of them. */
+/* Waits for all of them; then, in a moment at most, until the other ranks close the group too: each has compared its calls with the
+ * next one's by then, so that every rank gets the failure where two of them differ. */
 int signature_settle(struct acomm_group *g);
 #endif

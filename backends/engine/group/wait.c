@@ -18,7 +18,8 @@
 #define YIELD_OVERSUBSCRIBED_NS 2000000 /* at most */
 #define NEWS_NS 500000000   /* how long a closed link waits for the reason, which travels another way; the promise is 1 s where ranks are few */
 #define NEWS_LOOK_NS 1000000
-#define SPINS_LINKS 1       /* a turn looks at all links, by system calls if they are sockets; the peer may need this core */
+#define SPINS_LINKS 1       /* a turn looks at all links, by system calls if they are sockets; the peer may need this core, also
+                             * beside other processes: the scheduler puts ranks that wake each other on one core */
 #define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
 #define YIELD_FABRIC_NS 20000000 /* a fabric wakes nobody: sleeps are naps, and its traffic moves by looking */
 #define TELL_AGAIN 6        /* times the patience until an operation that waits says so again */
@@ -119,12 +120,18 @@ struct wait wait_start(struct acomm_op *op)
                          .yield_ns = !oversubscribed ? (patience ? patience : YIELD_NS) : turns < YIELD_OVERSUBSCRIBED_NS ? turns : YIELD_OVERSUBSCRIBED_NS};
 }
 
+static bool preempted(const struct acomm_group *g, int64_t now)
+{
+    return now < atomic_load_explicit(&g->preempted.until, memory_order_relaxed);
+}
+
 struct wait wait_start_links(struct acomm_op *op)
 {
     struct wait w = wait_start(op);
-    if (op->group->oversubscribed)
+    bool memory = op->group->hosts.all.place == TEAM_HOST;
+    if (op->group->oversubscribed || (!memory && preempted(op->group, clock_now())))
         w.spins = SPINS_LINKS;
-    if (op->group->hosts.all.place == TEAM_HOST)
+    if (memory)
         return w;
     if (op->group->oversubscribed)
         w.yield_ns = op->group->fabric ? w.yield_ns : YIELD_SOCKETS_NS;
@@ -220,7 +227,7 @@ void wait_woke(const struct wait *w)
     struct acomm_group *g = w->op->group;
     int64_t now = clock_now(), rest = resume(g, now), known = atomic_load_explicit(&g->preempted.patience, memory_order_relaxed);
     int64_t twice = 2 * (known ? known : YIELD_NS);
-    if (!rest || g->oversubscribed || now < atomic_load_explicit(&g->preempted.until, memory_order_relaxed)) /* it slept at once, for others */
+    if (!rest || g->oversubscribed || preempted(g, now)) /* it slept at once, for others */
         return;
     atomic_store_explicit(&g->preempted.patience, rest >= SHORT_NS ? 0 : twice < SHORT_NS ? twice : SHORT_NS, memory_order_relaxed);
 }
@@ -267,7 +274,7 @@ static int wait_look_again(struct wait *w)
         return rc;
     if (op->group->shared.base)
         cpu_rest(&op->group->shared, now);
-    w->sleepy = now >= w->sleep_at || now < atomic_load_explicit(&op->group->preempted.until, memory_order_relaxed);
+    w->sleepy = now >= w->sleep_at || preempted(op->group, now);
     if (!w->sleepy)
         yield(w, now);
     return 0;

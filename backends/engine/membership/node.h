@@ -21,6 +21,9 @@ void node_lost(struct acomm_node *node, int world_rank, const char *text);
  * `sequence`; -1 when there is none. For waits: a collective with such a member cannot end. UINT64_MAX: closed it at
  * all. An atomic load while nobody has left anything. Not for ends that fail the group. */
 int node_left(struct acomm_node *node, const struct acomm_group *group, int rank, uint64_t sequence);
+/* Notifies the other members that this rank leaves the group, before node_remove(), and waits until they have left it as well, until
+ * the group has failed, or until this time. */
+void node_leave(struct acomm_node *node, const struct acomm_group *group, int64_t until);
 /* Of the process of a rank that left the world without closing it; -1 for others. */
 int node_exit_status(struct acomm_node *node, const struct acomm_group *group, int rank);
 /* How long to wait for a notice of another rank, which is forwarded from rank to rank: `base`, and more in a large world. */

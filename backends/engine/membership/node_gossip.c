@@ -295,6 +295,7 @@ static void hear_left(struct acomm_node *node, const struct node_link *link, con
     int rank = watch ? node_group_rank(watch->group, head->rank) : -1;
     if (rank >= 0)
         watch->members[rank].left = head->sequence;
+    pthread_cond_broadcast(&node->returned);
 }
 
 static void note_begun(struct acomm_node *node, struct node_watch *watch, const struct wire_control *head)

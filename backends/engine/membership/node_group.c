@@ -98,6 +98,32 @@ int node_left(struct acomm_node *node, const struct acomm_group *group, int rank
     return found;
 }
 
+static bool others_there(const struct acomm_node *node, const struct node_watch *watch)
+{
+    const struct acomm_group *group = watch->group;
+    for (int r = 0; r < group->size; r++)
+        if (r != group->rank && watch->members[r].left == NODE_PRESENT && node->peers[group->members[r]].state == PEER_THERE)
+            return true;
+    return false;
+}
+
+void node_leave(struct acomm_node *node, const struct acomm_group *group, int64_t until)
+{
+    if (node_forked(node))
+        return;
+    pthread_mutex_lock(&node->lock);
+    struct node_watch *watch = node_find(node, group->id);
+    if (watch) {
+        node_spread_left(node, group);
+        watch->calls++; /* keeps it where it is */
+        while (others_there(node, watch) && clock_now() < until && !atomic_load(&group->poisoned))
+            condition_await(&node->returned, &node->lock, until);
+        watch->calls--;
+        pthread_cond_broadcast(&node->returned);
+    }
+    pthread_mutex_unlock(&node->lock);
+}
+
 int64_t node_patience(const struct acomm_node *node, int64_t base)
 {
     return node ? base + node->size * NODE_HOP_NS : base;

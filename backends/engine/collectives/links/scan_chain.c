@@ -21,7 +21,9 @@ int scan_chain(struct acomm_op *op)
     int rank = op->team->rank;
     struct transfer on = {0}; /* the segment before, on its way to the next rank */
     struct partials p;
+    bool passes = rank + 1 < op->team->size, counts = passes || op_inputs(op, rank, op->team->size) > rank;
     int rc = partials_open(&p, op, 3, SEGMENT);
+    bool unchanged = !rank && !p.widened && op->redop != ACOMM_PREMUL_SUM && op->in != op->out;
     for (uint64_t at = 0, turn = 0; at < op->count && !rc; at += p.segment, turn++) {
         uint64_t count = op->count - at < p.segment ? op->count - at : p.segment;
         char *before = p.buffer, *with = p.buffer + (1 + turn % 2) * p.bytes;
@@ -30,10 +32,11 @@ int scan_chain(struct acomm_op *op)
         rc = transfer_run(op, list, 2);
         if (rc)
             break;
-        reduce_begin(&p.reduction, with, in, count);
-        if (rank)
+        if (counts && !unchanged)
+            reduce_begin(&p.reduction, with, in, count);
+        if (counts && rank)
             reduce_combine(&p.reduction, with, before, count, true);
-        on = rank + 1 < op->team->size ? partials_to(&p, rank + 1, with, count) : (struct transfer){0};
+        on = passes ? partials_to(&p, rank + 1, unchanged ? in : with, count) : (struct transfer){0};
         if (at + count == op->count)
             rc = transfer_run(op, &on, 1); /* or another rank's mismatch might arrive after the result is written */
         if (!rc)
