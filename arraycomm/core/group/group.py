@@ -265,8 +265,8 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         Args:
             reason: why the rank leaves in an error, for the peers' messages: for example an exception's type.
 
-        - Blocks: without a reason until the peers have come to a broadcast, scatter or scan that this rank left early. If that was
-          the last call over links, then until the others close too, at most 2 s: calls that differ are reported to all.
+        - Blocks: without a reason until the peers have come to a broadcast, scatter or scan that this rank left early. If that
+          was the last call over links, then until the others close too, at most 2 s: calls that differ are reported to all.
         - Timeout: the group's own, for the first wait; CollectiveTimeout after it, and the group is closed.
         - Errors: CollectiveMismatch and PeerLost, from these waits. RuntimeError in a signal handler that interrupted an
           operation: let the handler raise, and close the group where that is caught.
