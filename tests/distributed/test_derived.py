@@ -118,11 +118,11 @@ class Passes(dist.ProcessGroup):
         self._inner = arraycomm.init(store=store, rank=rank, world_size=size, timeout=timeout, name="inner")
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
-        self._inner.all_reduce(tensors[0], opts.reduceOp.core, out=tensors[0])
+        self._inner.all_reduce(tensors[0], opts.reduceOp._core, out=tensors[0])
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
         out = tensors[0] if self.rank() == opts.rootRank else None
-        self._inner.reduce(tensors[0], opts.rootRank, opts.reduceOp.core, out=out)
+        self._inner.reduce(tensors[0], opts.rootRank, opts.reduceOp._core, out=out)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
         tensors[0][...] = self._inner.broadcast(tensors[0], root=opts.rootRank)
@@ -141,7 +141,7 @@ class Passes(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
         for rank, x in enumerate(inputs[0]):
-            total = self._inner.all_reduce(x, opts.reduceOp.core)
+            total = self._inner.all_reduce(x, opts.reduceOp._core)
             if rank == self.rank():
                 outputs[0][...] = total
 

@@ -34,7 +34,7 @@ def summed(x: object, group: object = None) -> list[float]:
 def first_use(rank: int) -> None:
     with arrays.as_cupy() as kind:
         dist.init_process_group()
-        assert repr(dist.group.WORLD.config) == "cpu:gloo,cuda:nccl"
+        assert repr(dist.group.WORLD._config) == "cpu:gloo,cuda:nccl"
         part = dist.new_group([0, 1])
         assert summed(np.ones(3)) == [2, 2, 2] and opened() == 0
         x = arrays.asarray(np.ones(3, np.float32), kind=kind)
