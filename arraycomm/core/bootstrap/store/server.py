@@ -84,6 +84,11 @@ class _Client:
             self.begun = time.monotonic()
         return None
 
+    def disconnect(self) -> None:
+        """A child made by fork has its socket too, so close() alone would not reach the client."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
     def send(self) -> None:
         """As much of its answer as it reads now."""
         while True:
@@ -148,6 +153,8 @@ class StoreServer:
             if self._thread.is_alive():
                 self._thread.join()
         for client in (*self._clients, *self._arrived):
+            if self._pid == os.getpid():
+                client.disconnect()
             client.sock.close()
         self._selector.close()
         os.close(self._wake)
@@ -343,6 +350,7 @@ class StoreServer:
         self._clients.remove(client)
         self._strangers.discard(client)
         self._selector.unregister(client.sock)
+        client.disconnect()
         client.sock.close()
         for name in [name for name, (owner, _) in self._wills.items() if owner is client]:
             self._due.append(self._wills.pop(name)[1])
