@@ -1,4 +1,4 @@
-"""arraycomm-bench: measures collectives here, or runs one of its subcommands."""
+"""arraycomm-bench: measures collectives on this machine, or runs one of its subcommands."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from arraycomm.core.base.command import command
 
 # The subcommands: each is the module of the same name, with its own options.
 SUBCOMMANDS = {
-    "compare": "beside MPI, gloo, MLX, JAX and others, in turns: one table of ratios",
-    "tune": "which algorithm is fastest here from how many bytes on, as a file for ARRAYCOMM_TUNING",
-    "arrays": "what arrays of JAX and torch cost beside NumPy's",
-    "startup": "how long ranks take to meet",
+    "compare": "compares arraycomm with MPI, gloo, MLX, JAX and others, interleaved; prints ratios",
+    "tune": "measures the fastest algorithm for each size; writes a file for ARRAYCOMM_TUNING",
+    "arrays": "measures the overhead of JAX and torch arrays relative to NumPy arrays",
+    "startup": "measures how long init() and close() take",
 }
 
 
 @command
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0, 1 for a wrong value or a failed rank, 2 for a command line or a library that does not do."""
+    """The exit code: 0, 1 for a wrong value or a failed rank, 2 for an invalid command line or a missing library."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
         if given[:1] and given[0] in SUBCOMMANDS:

@@ -1,7 +1,7 @@
-"""`arraycomm-bench arrays`: what a call costs with torch's and JAX's arrays beside NumPy's.
+"""arraycomm-bench arrays: measures the time of a call with torch and JAX arrays relative to NumPy arrays.
 
-The libraries' arrays take turns in the same processes and the same group, there and back. "given" writes into another array that
-the caller gives (JAX's cannot be written: its input, NumPy's output), "new" makes the result. "numpy again" is the noise.
+The libraries take turns in the same processes and the same group, forward and back. "given": the caller passes the output array
+(for JAX, whose arrays are immutable, a NumPy array). "new": the call allocates the result. "numpy again" shows the noise.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="arraycomm-bench arrays", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--np", type=numbers(1), default=(1, 2), help="numbers of ranks (1,2)")
-    parser.add_argument("--sizes", type=parse_sizes, default="8,1M", help="bytes of the array (8,1M)")
-    parser.add_argument("--rounds", type=at_least(1), default=9, help="of which the median counts (9)")
+    parser.add_argument("--sizes", type=parse_sizes, default="8,1M", help="sizes of the array in bytes (8,1M)")
+    parser.add_argument("--rounds", type=at_least(1), default=9, help="number of rounds; the median is reported (9)")
     given = parser.parse_args(arguments)
     names = ("numpy", "numpy again", *_present())
-    print("# all_reduce: us per call with NumPy's arrays; us that others take more, median (lowest to highest) of the rounds")
+    print("# all_reduce: us per call with NumPy's arrays; additional us of the others, median (lowest to highest) of the rounds")
     print(f"ranks {'':17}{'numpy':>9}" + "".join(f"{name:>25}" for name in names[1:]))
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     for ranks in given.np:
@@ -86,7 +86,7 @@ def _present() -> tuple[str, ...]:
                                   + " or ".join(f"pip install {name}" for name in _LIBRARIES))
     for name in _LIBRARIES:
         if name not in present:
-            print(f"# {name} is left out, as it is not installed: pip install {name}")
+            print(f"# {name} is skipped, because it is not installed: pip install {name}")
     return present
 
 

@@ -1,7 +1,7 @@
-"""arraycomm-bench compare: our engine beside other libraries, interleaved in one run.
+"""arraycomm-bench compare: compares arraycomm with other libraries, interleaved in one run.
 
-All contenders are alive at once and take turns (A B C, C B A), those that wait asleep, so that whatever the machine does
-meanwhile it does to all of them. A ratio counts when its range over the rounds clears 1.
+All contenders run at the same time and take turns (A B C, C B A); idle contenders sleep. A disturbance of the machine therefore
+affects all of them. A ratio counts if its range over the rounds does not contain 1.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ Cells = dict[tuple[int, Task], Cell]  # by number of ranks and task
 PEERS = tuple(name for name in LIBRARIES if name.partition("/")[0] != "ours")
 SIZES = "8,1K,64K,1M,16M,256M"
 _LOAD = "import os\nwhile os.getppid() == {}: sum(range(100_000))"  # ends with its parent however that ends
-_EPILOG = """peers (docs/guide/benchmark.md) and what they need:
+_EPILOG = """peers (docs/guide/benchmark.md) and their requirements:
 {}
   mpi4py    openmpi, mpich and impi: mpi4py over each of these libraries; openmpi-tcp, mpich-tcp and impi-tcp: without their
             shared memory
 
-Each may live in another environment: --python openmpi=/path/of/venv --python mlx=/path/of/venv/bin/python (which serves
-mlx-mpi too, as that of openmpi serves openmpi-tcp). MPI programs are started by the mpirun that lies beside their
-interpreter, or the one on PATH. Peers that are not installed are skipped with a sentence.
+A peer may be in another environment: --python openmpi=/path/of/venv --python mlx=/path/of/venv/bin/python. The environment of
+mlx is also used for mlx-mpi, that of openmpi for openmpi-tcp. MPI programs are started by the mpirun beside their interpreter,
+or by the one on PATH. Peers that are not installed are skipped with a notice.
 
-Exit code 1 when data was wrong or a contender failed; being slower is a result, not a failure.
+Exit code: 1 if data was wrong or a contender failed. A slower time is not a failure.
 """
 
 
@@ -69,34 +69,34 @@ def parser() -> argparse.ArgumentParser:
     add("--against", default="gloo", metavar="PEER,...",
         help=f"some of {', '.join([*PEERS, *GROUPS])} (gloo)")
     add("--np", type=numbers(1), default=(2, 4), metavar="N,...",
-        help="ranks, a table each (2,4)")
+        help="numbers of ranks, one table for each (2,4)")
     add("--ops", type=some_of(OPERATIONS, "operation"), default=OPERATIONS, metavar="OP,...",
         help=f"some of {', '.join(OPERATIONS)} (all)")
     add("--sizes", type=parse_sizes, default=SIZES, metavar="SIZE,...",
-        help=f"bytes ({SIZES})")
-    add("--dtype", choices=tuple(ITEM_BYTES), default="float32", help="mpi4py has no bfloat16 (float32)")
+        help=f"sizes in bytes ({SIZES})")
+    add("--dtype", choices=tuple(ITEM_BYTES), default="float32", help="dtype of the arrays; mpi4py has no bfloat16 (float32)")
     add("--ours", type=some_of(VARIANTS, "variant of ours"), default=("shm", "tcp"),
-        metavar="WAY,...", help=f"some of {', '.join(VARIANTS)}, a contender each (shm,tcp)")
+        metavar="VARIANT,...", help=f"some of {', '.join(VARIANTS)}, one contender for each (shm,tcp)")
     add("--hosts", type=at_least(1), default=1, metavar="N",
-        help="network namespaces that the ranks are dealt out to; needs root (1)")
-    add("--rate", metavar="RATE", help="with --hosts: what a host may send, as tc's tbf takes it, e.g. 1gbit (no limit)")
-    add("--rounds", type=at_least(1), default=5, help="there and back through all contenders (5)")
+        help="network namespaces among which the ranks are divided; needs root (1)")
+    add("--rate", metavar="RATE", help="with --hosts: each host's send rate, in tc's syntax, e.g. 1gbit (no limit)")
+    add("--rounds", type=at_least(1), default=5, help="rounds, each forward and back through all contenders (5)")
     add("--launches", type=at_least(1), default=1, metavar="N",
-        help="so many times all contenders are started anew for the rounds: which cores and memory a process gets is luck (1)")
+        help="restarts all contenders N times, because the placement of cores and memory differs between starts (1)")
     add("--beside-load", type=at_least(0), default=0, metavar="N",
-        help="busy processes that compete for the processors while the contenders take turns (0)")
+        help="busy processes that compete for the CPUs during the measurement (0)")
     add("--python", type=_pair, action="append", default=[], metavar="PEER=PATH",
-        help="another interpreter, or environment, for a contender")
+        help="interpreter or environment of a contender")
     add("--peer", type=_pair, action="append", default=[], metavar="NAME=FILE",
         help="a contender of your own, see docs/guide/benchmark.md")
-    add("--timeout", type=float, default=120.0, metavar="SECONDS", help="for one batch or start-up (120)")
-    add("--percentiles", action="store_true", help="p50, p95, p99 of single calls too; JSON and CSV have them anyway")
-    add("--json", metavar="FILE", help="everything measured, as JSON")
-    add("--csv", metavar="FILE", help="a line for each contender in each cell")
-    add("--plot", metavar="FILE", type=plot_file, help="time over size, .svg or .png, a panel for each operation")
-    add("--ratio-plot", metavar="FILE", type=plot_file, help="the same of the ratios")
-    add("--html", metavar="FILE", help="machine, method, summary, plots and every cell as one page that needs no other file")
-    add("--read", metavar="FILE", action="append", help="measure nothing: results that --json wrote; may be given several times")
+    add("--timeout", type=float, default=120.0, metavar="SECONDS", help="limit for one batch or one start (120)")
+    add("--percentiles", action="store_true", help="show p50, p95, p99 of single calls; JSON and CSV always have them")
+    add("--json", metavar="FILE", help="write all measurements as JSON")
+    add("--csv", metavar="FILE", help="write CSV, one line for each contender in each cell")
+    add("--plot", metavar="FILE", type=plot_file, help="plot time over size, .svg or .png, one panel for each operation")
+    add("--ratio-plot", metavar="FILE", type=plot_file, help="plot the ratios in the same form")
+    add("--html", metavar="FILE", help="write a self-contained page: machine, method, summary, plots and every cell")
+    add("--read", metavar="FILE", action="append", help="read results of --json instead of measuring; may be given several times")
     return made
 
 

@@ -62,25 +62,25 @@ def parser(others: Mapping[str, str]) -> argparse.ArgumentParser:
         prog="arraycomm-bench",
         usage="%(prog)s OPERATION [-b SIZE] [-e SIZE] [-f FACTOR] [--nproc N] [more options, see --help]",
         description="Times collectives as nccl-tests does and checks every result.",
-        epilog="A rank is a process: --nproc stands for nccl-tests' -t and -g.\n"
-        "Exit code 1 when any value was wrong or a rank failed, 2 when nothing could be measured.\n\n"
-        "other commands, each with a --help of its own:\n"
+        epilog="A rank is a process: --nproc replaces -t and -g of nccl-tests.\n"
+        "Exit code: 1 if a value was wrong or a rank failed, 2 if nothing could be measured.\n\n"
+        "subcommands, each with its own --help:\n"
         + "\n".join(f"  arraycomm-bench {name:8} {does}" for name, does in others.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
     add("operations", type=_some({name: name for name in COLLECTIVES}, "operation"), metavar="OPERATION",
         help=f"all, or some of {', '.join(COLLECTIVES)}")
-    add("--nproc", type=at_least(1), metavar="N", help="ranks to start (2), unless a launcher, mpirun or torchrun has")
+    add("--nproc", type=at_least(1), metavar="N", help="ranks to start, unless a launcher (mpirun, torchrun) has (2)")
     _add_nccl_options(made)
-    add("--batches", type=at_least(1), default=5, metavar="N", help="batches per size, of which the median counts (5)")
-    add("--percentiles", action="store_true", help="p50, p95 and p99 of single calls")
-    add("--framework", choices=FRAMEWORKS, default="numpy", help="whose arrays (numpy)")
+    add("--batches", type=at_least(1), default=5, metavar="N", help="batches per size; the median is reported (5)")
+    add("--percentiles", action="store_true", help="measure p50, p95 and p99 of single calls")
+    add("--framework", choices=FRAMEWORKS, default="numpy", help="library of the arrays (numpy)")
     add("--backend", metavar="NAME", help="backend of the group (the group's own choice)")
     add("--transport", choices=TRANSPORTS, help="sets ARRAYCOMM_TRANSPORT for the ranks")
-    add("--timeout", type=_seconds, metavar="SECONDS", help="of every operation (ARRAYCOMM_TIMEOUT)")
-    add("--csv", metavar="FILE", help="the measurements as CSV")
-    add("--plot", metavar="FILE", type=plot_file, help="latency and bandwidth curves, .svg or .png")
+    add("--timeout", type=_seconds, metavar="SECONDS", help="timeout of every operation (ARRAYCOMM_TIMEOUT)")
+    add("--csv", metavar="FILE", help="write the measurements as CSV")
+    add("--plot", metavar="FILE", type=plot_file, help="plot latency and bandwidth, .svg or .png")
     add_version(made)
     return made
 
@@ -95,14 +95,14 @@ def _add_nccl_options(made: argparse.ArgumentParser) -> None:
         help=f"all, or some of {', '.join(OPS)} (sum)")
     add("-d", "--datatype", type=_some({**SHORT_NAMES, **{name: name for name in DTYPES}}, "datatype"), default=("float32",),
         dest="dtypes", metavar="TYPE", help=f"all, or some of {', '.join((*SHORT_NAMES, *DTYPES))} (float)")
-    add("-r", "--root", type=_root, default=0, metavar="RANK", help="root of rooted operations; all or -1 is every rank (0)")
+    add("-r", "--root", type=_root, default=0, metavar="RANK", help="root of rooted operations; all or -1: each rank in turn (0)")
     add("-n", "--iters", type=at_least(1), default=0, dest="calls", metavar="N",
-        help="calls per batch (as many as take 20 ms, at most 1000)")
+        help="calls per batch (as many as fit into 20 ms, at most 1000)")
     add("-w", "--warmup_iters", type=at_least(0), default=5, dest="warmup", metavar="N", help="calls before the first batch (5)")
     add("-c", "--check", type=at_least(0), default=1, dest="checks", metavar="N",
-        help="how often each result is checked; 0 does not (1)")
+        help="number of checks of each result; 0: no check (1)")
     add("-a", "--average", type=int, choices=range(4), default=3, help=f"which rank's time counts: {_AVERAGES} (3)")
-    add("-J", "--output_file", "--json", dest="json", metavar="FILE", help="the measurements as JSON")
+    add("-J", "--output_file", "--json", dest="json", metavar="FILE", help="write the measurements as JSON")
 
 
 def parse(arguments: list[str], others: Mapping[str, str] = MappingProxyType({})) -> argparse.Namespace:

@@ -37,7 +37,7 @@ def missing(tools: tuple[str, ...] = ("tc",)) -> str:
 def obstacle(hosts: int, numbers: Iterable[int]) -> str:
     """The reason why these numbers of ranks cannot be distributed over so many hosts here, or ""."""
     uneven = [str(ranks) for ranks in numbers if ranks % hosts]
-    reason = f"--np {','.join(uneven)} cannot be dealt out evenly" if uneven else missing() if hosts > 1 else ""
+    reason = f"--np {','.join(uneven)} cannot be divided evenly" if uneven else missing() if hosts > 1 else ""
     return reason and f"--hosts {hosts}: {reason}"
 
 

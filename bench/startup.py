@@ -1,4 +1,4 @@
-"""`arraycomm-bench startup`: how long init() takes for N ranks of this host, and close()."""
+"""arraycomm-bench startup: measures the time of init() and close() for N ranks of this host."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def main(arguments: list[str]) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="arraycomm-bench startup", description=__doc__)
     parser.add_argument("--np", type=numbers(1), default=(2, 64), help="numbers of ranks (2,64)")
-    parser.add_argument("--repeats", type=at_least(1), default=5, help="worlds of new processes, each kind (5)")
+    parser.add_argument("--repeats", type=at_least(1), default=5, help="worlds of new processes for each kind (5)")
     parser.add_argument("--again", type=at_least(0), default=3, help="further worlds in the same processes (3)")
     given = parser.parse_args(arguments)
     print("# ms, median (lowest to highest); slowest: of one rank; whole: from the first entry to the last return")

@@ -1,10 +1,10 @@
-"""arraycomm-bench tune: measures which algorithm is fastest here from how many bytes on, and writes a selection file.
+"""arraycomm-bench tune: measures which algorithm is fastest at which sizes on this machine, and writes a selection file.
 
     arraycomm-bench tune -o tuning.json
     ARRAYCOMM_TUNING=tuning.json arraycomm-run ...
 
-A limit moves away from the engine's own table only where every round shows a gain. Under a launcher (arraycomm-run, torchrun,
-mpirun ...) the launcher's ranks are measured: over several hosts, the network between them.
+A limit differs from the engine's own table only if every round shows a gain. Under a launcher (arraycomm-run, torchrun,
+mpirun ...) the command measures the launcher's ranks; on several hosts this includes the network.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ def parser() -> argparse.ArgumentParser:
     add("--ops", type=some_of(OPERATIONS, "operation"), default=OPERATIONS, metavar="OP,...",
         help=f"some of {', '.join(OPERATIONS)} (all)")
     add("--np", type=numbers(2), default=None, metavar="N,...",
-        help="numbers of ranks; groups of others take the nearest (2, 4, 8 ... up to the number of processors)")
-    add("--transport", type=some_of(tuning.TRANSPORTS, "transport"), default=(), metavar="WAY,...",
+        help="numbers of ranks; other numbers use the nearest one (2, 4, 8 ... up to the number of CPUs)")
+    add("--transport", type=some_of(tuning.TRANSPORTS, "transport"), default=(), metavar="TRANSPORT,...",
         help=f"some of {', '.join(tuning.INSIDE)}; symmetric: arrays of group.empty(), loopback: ARRAYCOMM_TRANSPORT=tcp "
-             "(all; over several hosts what they have: tcp for one rank each, else hosts)")
+             "(all; over several hosts: tcp with one rank per host, otherwise hosts)")
     add("--sizes", type=lambda text: tuple(sorted(set(parse_sizes(text)))), default=SIZES,
-        metavar="SIZE,...", help=f"bytes of the whole array; the largest stands for all that are longer ({SIZES})")
-    add("--rounds", type=_rounds, default=7, help="0: none, only what --samples holds (7)")
+        metavar="SIZE,...", help=f"bytes of the whole array; the largest also represents longer arrays ({SIZES})")
+    add("--rounds", type=_rounds, default=7, help="number of rounds; 0: measure nothing, use --samples only (7)")
     add("--samples", metavar="FILE", action="append", default=[],
-        help="adds the times to this file, and chooses by all times in it: to measure in slices; with --rounds 0 it is only "
-             "read, may come from another machine, and may be given several times")
+        help="add the times to this file, and choose by all times in it, so that a measurement can be split; with --rounds 0 "
+             "the file is only read, may come from another machine, and the option may be given several times")
     add("-o", "--output", metavar="FILE", help="the selection file, for ARRAYCOMM_TUNING")
     add("--table", action="store_true",
-        help="print the rows of collectives/table.h; what moves in them is a gain for every number of ranks that was measured")
+        help="print the rows of collectives/table.h; a changed limit is a gain for every measured number of ranks")
     return made
 
 
@@ -128,7 +128,7 @@ def _run(given: argparse.Namespace, known: list[Samples], place: Place | None, h
     plans = {ranks: Plan(given.ops, given.transport or _layout(ranks, hosts), given.sizes, given.rounds, cores)
              for ranks in (given.np if given.rounds else ())}
     if plans and (place is None or place.rank == 0):
-        print(f"# {', '.join(map(str, plans))} ranks: {_duration(plans)}; the machine should have nothing else to do",
+        print(f"# {', '.join(map(str, plans))} ranks: {_duration(plans)}; the machine should be idle otherwise",
               file=sys.stderr)
     for ranks, plan in plans.items():
         if place is not None:
@@ -190,7 +190,7 @@ def _finish(given: argparse.Namespace, known: list[Samples], measured: list[Samp
     if given.table:
         print(*tune_table.lines(decisions), sep="\n")
         if any(decision.choice.transport == "tcp" for decision in decisions):
-            print("# the rows say nothing of what was measured over tcp between hosts: that is for a file (-o)")
+            print("# the rows do not use the measurements over tcp between hosts: write those to a file (-o)")
 
 
 def _joined(documents: Sequence[Samples]) -> Samples:

@@ -24,7 +24,7 @@ _SEGMENTS = ("sm_segment.*", "vader_segment.*", "mpich_shm_*", "Intel_MPI_*")
 
 
 def remedy(library: str) -> str:
-    return f"pip install {WHEELS[library]} mpi4py numpy in an environment of its own, and name that by --python {library}=PATH"
+    return f"pip install {WHEELS[library]} mpi4py numpy in a separate environment; pass it by --python {library}=PATH"
 
 
 def mpirun(python: str) -> str | None:

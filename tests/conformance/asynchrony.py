@@ -113,7 +113,7 @@ def patience(context: Context) -> None:
     first, second = group.all_reduce(x, async_op=True), group.all_reduce(x, "max", async_op=True)
     if me == 0 and context.size > 1:
         for work in (second, first):
-            context.raises("what nobody else has called", TimeoutError, "goes on", partial(work.wait, 0.002))
+            context.raises("what nobody else has called", TimeoutError, "continues", partial(work.wait, 0.002))
         context.check(not first.done() and not second.done(), "done before the others came")
         for rank in range(1, context.size):
             group.isend(go, rank, tag=5)  # forgotten, and sent all the same

@@ -100,7 +100,7 @@ def _leave_records(context: Context) -> None:
     [before] = _made(group)
     never = before.all_reduce(np.ones(3), async_op=True) if me == 0 and size > 1 else None
     if never is not None:
-        context.raises("what nobody else has called", TimeoutError, "goes on", partial(never.wait, 0.05))
+        context.raises("what nobody else has called", TimeoutError, "continues", partial(never.wait, 0.05))
     group.barrier()
     before.close()
     group.barrier()

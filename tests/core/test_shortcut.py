@@ -99,7 +99,7 @@ def test_messages_begin_alike(group: arraycomm.Group, short: bool) -> None:
     new = run(group, lambda g: g.irecv(0, 4, like=_x()))
     given = run(group, lambda g: g.irecv(tag=5, out=out))
     assert not new.done()
-    with pytest.raises(TimeoutError, match="has not ended after 0.001 s; it goes on"):
+    with pytest.raises(TimeoutError, match="has not ended after 0.001 s; it continues"):
         new.wait(0.001)
     sent = [run(group, lambda g, tag=tag: g.isend(_x(), dest=0, tag=tag)) for tag in (5, 4)]
     assert new.source() == (0, 4) and given.source() == (0, 5)
@@ -118,7 +118,7 @@ def test_arguments_of_a_work(group: arraycomm.Group) -> None:
         work.wait(float("nan"))
     assert group.all_reduce(_x(), timeout=np.float16(5)).tolist() == _x().tolist()
     for seconds in (0, -1, -1.0, np.float16(-1)):
-        with pytest.raises(TimeoutError, match="has not ended yet; it goes on"):
+        with pytest.raises(TimeoutError, match="has not ended yet; it continues"):
             work.result(seconds)
     with pytest.raises(TimeoutError, match=r"not ended after 0\.01 s"):
         work.wait(0.01)

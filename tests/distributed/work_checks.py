@@ -109,7 +109,7 @@ def a_wait_that_ends_early(lib: Library) -> None:
         try:
             pending.wait(timedelta(milliseconds=20))
         except RuntimeError as error:
-            assert isinstance(error, TimeoutError) and "goes on" in str(error)
+            assert isinstance(error, TimeoutError) and "continues" in str(error)
     assert pending.wait()
     same(x, [3.0])
 

@@ -32,4 +32,4 @@ def test_ours_over_two_hosts() -> None:
 
 def test_ranks_that_cannot_be_dealt_out() -> None:
     done = compare("--against=good", "--hosts=2", "--np=3")
-    assert done.returncode == 2 and "--np 3 cannot be dealt out evenly" in done.stderr
+    assert done.returncode == 2 and "--np 3 cannot be divided evenly" in done.stderr

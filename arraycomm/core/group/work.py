@@ -111,7 +111,8 @@ def wait_all(works: Iterable[Work[_Result]], timeout: float | None = None) -> li
             raise
         except TimeoutError:
             late = sum(not one.done() for one in all_of_them)
-            raise TimeoutError(f"{late} of {len(all_of_them)} operations have not ended after {timeout} s; they go on") from None
+            text = f"{late} of {len(all_of_them)} operations have not ended after {timeout} s; they continue"
+            raise TimeoutError(text) from None
     return [work.result() for work in all_of_them]
 
 
@@ -134,7 +135,7 @@ def wait_any(works: Iterable[Work[Any]], timeout: float | None = None) -> int:
             if work.done():
                 return index
         if end is not None and time.monotonic() >= end:
-            raise TimeoutError(f"none of {len(all_of_them)} operations has ended after {timeout} s; they go on")
+            raise TimeoutError(f"none of {len(all_of_them)} operations has ended after {timeout} s; they continue")
         time.sleep(_NAP)
 
 

@@ -20,7 +20,7 @@ _SUCCESS, _TIMEOUT, _COMM_ERROR = range(3)  # torch's WorkResult
 
 
 class WaitTimeout(DistError, TimeoutError):
-    """Work.wait(timeout) ran out; the operation goes on."""
+    """Work.wait(timeout) ran out; the operation continues."""
 
 
 class Boxed:
@@ -93,7 +93,7 @@ class Work(Boxable):
         """Blocks until the operation has ended, and gives True.
 
         - Blocks: until the operation has ended on this rank.
-        - Timeout: a timedelta; 0 waits without limit of its own. WaitTimeout (a RuntimeError) after it; the operation goes on.
+        - Timeout: a timedelta; 0 waits without limit of its own. WaitTimeout (a RuntimeError) after it; the operation continues.
         - Errors: the operation's own. TypeError for a timeout that is no timedelta.
         """
         if timeout is _NO_LIMIT and self._settle is None:
@@ -189,7 +189,8 @@ class Work(Boxable):
         except TimeoutError as error:
             if isinstance(error, DistError):
                 raise
-            raise WaitTimeout(f"the operation has not ended within {seconds} s (the timeout of this wait); it goes on") from None
+            text = f"the operation has not ended within {seconds} s (the timeout of this wait); it continues"
+            raise WaitTimeout(text) from None
         if self._settle is not None:
             self._settled()
 

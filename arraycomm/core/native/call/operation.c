@@ -249,9 +249,9 @@ static bool operation_timeout(PyObject *seconds, int64_t *ns)
 static void operation_late(PyObject *seconds)
 {
     if (PyFloat_AsDouble(seconds) > 0)
-        PyErr_Format(PyExc_TimeoutError, "the operation has not ended after %S s; it goes on", seconds);
+        PyErr_Format(PyExc_TimeoutError, "the operation has not ended after %S s; it continues", seconds);
     else
-        PyErr_SetString(PyExc_TimeoutError, "the operation has not ended yet; it goes on");
+        PyErr_SetString(PyExc_TimeoutError, "the operation has not ended yet; it continues");
 }
 
 int operation_await(PyObject *self, PyObject *timeout)

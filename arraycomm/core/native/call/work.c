@@ -196,7 +196,7 @@ static int work_clear(PyObject *self)
 static PyMethodDef methods[] = {
     {"wait", FAST(work_wait_method), METH_FASTCALL | METH_KEYWORDS,
      "wait(timeout=None)\n\nBlocks until the operation has ended, and carries it on meanwhile.\n\n"
-     "Raises TimeoutError when it has not after `timeout` seconds: it goes on then, and one may wait again.\n"
+     "Raises TimeoutError if it has not ended after `timeout` seconds; it continues, and the caller may wait again.\n"
      "Raises the operation's own error (a DistError) when it failed."},
     {"result", FAST(result_method), METH_FASTCALL | METH_KEYWORDS,
      "result(timeout=None)\n\nWaits, then gives what the synchronous call would have returned. Errors as in wait()."},
