@@ -209,6 +209,8 @@ static int mpi_call(struct mpi_comm *comm, int count, acomm_call *call, acomm_ca
     if (refusal)
         return mpi_failed(refusal);
     call->count = (uint64_t)count;
+    acomm_call *into = second ? second : call;
+    xla_prepare(into->out, into->count * acomm_dtype_bytes(into->dtype) * (into->kind == ACOMM_ALL_GATHER ? (uint64_t)comm->size : 1));
     int code = second ? c_api.exchange(comm->number, call, second) : c_api.run(comm->number, call);
     return code ? mpi_explain(comm, code) : 0;
 }
@@ -262,6 +264,7 @@ static int mpi_begin(struct mpi_comm *comm, int count, const acomm_call *call, s
     }
     *request = (struct mpi_request){.comm = comm, .call = *call};
     request->call.count = (uint64_t)count;
+    xla_prepare(call->out, (uint64_t)count * acomm_dtype_bytes(call->dtype));
     while (*end)
         end = &(*end)->next;
     *out = *end = request;

@@ -46,6 +46,10 @@ static int xla_call_run(const struct xla_frame *frame, const int64_t *f)
     const struct xla_buffer *x = xla_frame_array(&frame->operands), *y = xla_frame_array(&frame->results);
     const void *in = x && f[ACOMM_XLA_GIVES] ? x->data : NULL;
     void *out = y ? y->data : NULL;
+    uint64_t count = out != NULL;
+    for (int64_t i = 0; i < (y ? y->rank : 0); i++)
+        count *= (uint64_t)y->dims[i];
+    xla_prepare(out, count * acomm_dtype_bytes((int)f[ACOMM_XLA_DTYPE]));
     switch (f[ACOMM_XLA_KIND]) {
     case ACOMM_XLA_PERMUTE:
         return permute(f, in, out);

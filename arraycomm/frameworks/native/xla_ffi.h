@@ -126,6 +126,9 @@ struct xla_frame {
 const int64_t *xla_frame_fields(const struct xla_frame *frame, xla_error **answer);
 /* The first that is no token, or NULL. */
 const struct xla_buffer *xla_frame_array(const struct xla_values *values);
+/* A result that is about to be written. XLA maps a long one anew in every program, and touching it by small pages takes longer than
+ * the collective: these become huge ones where the system grants them. */
+void xla_prepare(void *result, uint64_t bytes);
 /* The error of an operation; takes ownership of the text, NULL: there is none. */
 xla_error *xla_frame_failed(const struct xla_frame *frame, char *text);
 /* In xla_call.c: the text for the last call of this thread that failed, of a group by its handle; to be freed, NULL: none can be made.

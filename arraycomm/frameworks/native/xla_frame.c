@@ -1,5 +1,6 @@
 /* Reads the arguments, results and attributes of a call of XLA's FFI. */
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "call/call.h"
 #include "xla_ffi.h"
@@ -61,4 +62,12 @@ xla_error *xla_frame_failed(const struct xla_frame *frame, char *text)
     xla_error *made = error(frame, XLA_CODE_ABORTED, text ? text : "arraycomm: an operation failed, and so did saying how");
     free(text);
     return made;
+}
+
+void xla_prepare(void *result, uint64_t bytes)
+{
+    enum { HUGE_PAGE = 2 << 20 }; /* on x86-64 and AArch64 with 4 KiB pages */
+    uintptr_t from = ((uintptr_t)result + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, to = ((uintptr_t)result + bytes) / HUGE_PAGE * HUGE_PAGE;
+    if (result && from < to)
+        madvise((void *)from, to - from, MADV_HUGEPAGE); /* best effort */
 }

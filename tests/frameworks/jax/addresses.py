@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 from jax import lax
@@ -47,7 +48,34 @@ def check(name: str, donate: bool) -> None:
     print(f"{name}{' of a donated array' * donate} copies nothing", flush=True)
 
 
+def flags(address: int) -> list[str]:
+    """Of the mapping that holds the address, by proc(5): "hg" is MADV_HUGEPAGE."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head = line.split()[0]
+        if "-" in head:
+            first, last = (int(end, 16) for end in head.split("-"))
+            inside = first <= address < last
+        elif inside and head == "VmFlags:":
+            return line.split()[1:]
+    raise AssertionError(f"nothing is mapped at {address:#x}")
+
+
+def check_pages() -> None:
+    """Memory that XLA maps for a long result is touched by huge pages."""
+    rows = values(4 << 20, "float32", 1)[0]
+    x = jax.make_array_from_callback(rows.shape, NamedSharding(mesh(), P("x")), lambda index: rows[index])
+    for name in ("psum", "all_gather", "ppermute"):
+        run = jax.jit(shard_map(OPERATIONS[name], mesh=mesh(), in_specs=P("x"), out_specs=P("x"), check_vma=False))
+        y = run(x).block_until_ready()
+        first, last = pointer(y)
+        assert "hg" in flags((first + last) // 2), (name, flags((first + last) // 2))
+        print(f"{name} has huge pages", flush=True)
+
+
 if __name__ == "__main__":
+    if Path("/sys/kernel/mm/transparent_hugepage").exists():  # not in every container
+        check_pages()
     for name in OPERATIONS:
         for donate in (False, True):
             check(name, donate)
