@@ -14,10 +14,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from arraycomm.core.base import settings
 from arraycomm.core.bootstrap.environment import Place, detect
 from arraycomm.core.interface import tuning
 
@@ -78,33 +80,38 @@ def main(arguments: list[str]) -> int:
         made.error("several --samples are for --rounds 0 without -o: a selection file is of one machine")
     try:
         place = detect(os.environ)
-        hosts = _check_layout(given, place)
+        _check_layout(given, place)
         leads = place is None or place.rank == 0
         known = [found for path in given.samples if leads and (found := _read(path, given.rounds > 0))]
         for path in filter(None, (given.output, *(given.samples if given.rounds else ())) if leads else ()):
             require_writable(path)
-        return _run(given, known, place, hosts)
+        return _run(given, known, place)
     except ValueError as error:
         print(f"arraycomm-bench tune: {error}", file=sys.stderr)
         return 2
 
 
-def _check_layout(given: argparse.Namespace, place: Place | None) -> int:
-    """The number of hosts. Raises ValueError where what was asked for has no ranks to be measured with. Fills in np."""
+def _check_layout(given: argparse.Namespace, place: Place | None) -> None:
+    """Raises ValueError where what was asked for has no ranks to be measured with. Fills in np."""
     if place is not None:
         if given.np not in (None, (place.size,)):
             raise ValueError(f"--np, but this process is a rank of a world of {place.size} already ({place.launcher}); leave it "
                              "out to measure that")
-        given.np, hosts = (place.size,), place.size // (place.local_size or place.size)
-    else:
-        given.np, hosts = given.np or powers(_processors()), 1
+        given.np = (place.size,)
+        return
+    given.np = given.np or powers(_processors())
     for ranks in given.np:
-        has = _layout(ranks, hosts)
-        for way in given.transport:
-            if way not in has:
-                raise ValueError(f"--transport {way}: {ranks} ranks on {hosts} host{'s' * (hosts > 1)} have "
-                                 f"{', '.join(has)} only")
-    return hosts
+        _transports(given.transport, ranks, 1)
+
+
+def _transports(wanted: tuple[str, ...], ranks: int, hosts: int) -> tuple[str, ...]:
+    """Those that are wanted, or all of this layout. Raises ValueError for one that it has not."""
+    has = tuning.INSIDE if hosts == 1 else ("tcp",) if hosts == ranks else ("hosts",)
+    for transport in wanted:
+        if transport not in has:
+            raise ValueError(f"--transport {transport}: {ranks} ranks on {hosts} host{'s' * (hosts > 1)} have "
+                             f"{', '.join(has)} only")
+    return wanted or has
 
 
 def powers(cores: int) -> tuple[int, ...]:
@@ -116,16 +123,11 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _layout(ranks: int, hosts: int) -> tuple[str, ...]:
-    """The transports of this layout."""
-    return tuning.INSIDE if hosts == 1 else ("tcp",) if hosts == ranks else ("hosts",)
-
-
-def _run(given: argparse.Namespace, known: list[Samples], place: Place | None, hosts: int) -> int:
+def _run(given: argparse.Namespace, known: list[Samples], place: Place | None) -> int:
     measured: list[Samples] = []
     # A launcher may have bound each rank to a processor of its own.
     cores = _processors() if place is None else os.cpu_count() or 1
-    plans = {ranks: Plan(given.ops, given.transport or _layout(ranks, hosts), given.sizes, given.rounds, cores)
+    plans = {ranks: Plan(given.ops, given.transport, given.sizes, given.rounds, cores)
              for ranks in (given.np if given.rounds else ())}
     if plans and (place is None or place.rank == 0):
         print(f"# {', '.join(map(str, plans))} ranks: {_duration(plans)}; the machine should be idle otherwise",
@@ -145,7 +147,8 @@ def _run(given: argparse.Namespace, known: list[Samples], place: Place | None, h
 
 def _duration(plans: Mapping[int, Plan]) -> str:
     """By what a cell and a round of it took on machines of 2 and 16 processors; ranks that share them take longer."""
-    cells = {ranks: len(plan.operations) * len(plan.transports) * len(plan.sizes) for ranks, plan in plans.items()}
+    cells = {ranks: len(plan.operations) * len(plan.transports or tuning.INSIDE) * len(plan.sizes)
+             for ranks, plan in plans.items()}
     seconds = sum(number * (0.02 + 0.01 * ranks + 0.03 * plans[ranks].rounds) * max(1.0, ranks / plans[ranks].cores)
                   for ranks, number in cells.items())
     return f"about {max(1, round(seconds / 60))} minute{'s' * (seconds >= 90)}"
@@ -159,7 +162,15 @@ def samples(plan: Plan) -> Samples:
         os.environ.pop(name, None)  # the engine's own table is the baseline
     group: Any
     with arraycomm.init() as group:
+        plan = replace(plan, transports=_transports(plan.transports, group.size, _hosts(group)))
         return {_SAMPLES: _VERSION, "machine": tuning.machine(plan.cores), "cells": as_samples(measure(group, plan))}
+
+
+def _hosts(group: Any) -> int:
+    """By the launcher, or by ARRAYCOMM_HOSTID, of which it does not know. Collective."""
+    place = detect(os.environ)
+    number = group.rank // (place.local_size or group.size) if place else 0
+    return len(set(group.all_gather_object(settings.get("ARRAYCOMM_HOSTID") or number)))
 
 
 def _world(ranks: int, plan: Plan) -> Samples | None:

@@ -257,12 +257,16 @@ def test_as_a_user_runs_it(tmp_path):
 
 
 def test_under_a_launcher(tmp_path):
+    """On hosts that the launcher does not know of."""
     file = tmp_path / "tuning.json"
-    done = run("arraycomm.launch", "--nproc-per-node=2", "-m", "arraycomm.bench", "tune", "--ops=broadcast",
-               "--transport=loopback", *BRIEF, "-o", str(file))
+    tune_here = ["-m", "arraycomm.bench", "tune", "--ops=broadcast", *BRIEF, "-o", str(file)]
+    enter = 'ARRAYCOMM_HOSTID=host$RANK exec "$@"'
+    done = run("arraycomm.launch", "--nproc-per-node=2", "--no-python", "sh", "-c", enter, "-", sys.executable, *tune_here)
     assert done.returncode == 0, done.stderr
-    assert [choice[:3] for choice in tuning.read(str(file)).choices] == [("broadcast", "loopback", 2)]
+    assert [choice[:3] for choice in tuning.read(str(file)).choices] == [("broadcast", "tcp", 2)]
     assert done.stdout.count("# written:") == 1
+    none = run("arraycomm.launch", "--nproc-per-node=2", "-m", "arraycomm.bench", "tune", "--transport=tcp", *BRIEF)
+    assert none.returncode and "--transport tcp: 2 ranks on 1 host have shm, symmetric, loopback only" in none.stderr
 
 
 def test_a_launchers_world_has_its_size(capsys, monkeypatch):
