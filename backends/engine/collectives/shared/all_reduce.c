@@ -15,10 +15,17 @@ static uint64_t shared_all_reduce_whole_bytes(const struct rounds *r)
     return r->op->count * r->op->width;
 }
 
+/* Not of the root in a reduce, nor of the last rank in a scan. */
+static bool read_by_others(const struct rounds *r)
+{
+    bool scans = acomm_operations[r->op->kind].reduces > ACOMM_OF_ALL;
+    return r->rank != (scans ? r->ranks - 1 : r->op->root);
+}
+
 static void shared_all_reduce_fill(const struct rounds *r)
 {
     size_t bytes = rounds_piece(r, shared_all_reduce_whole_bytes(r), r->index);
-    if (bytes)
+    if (bytes && read_by_others(r))
         rounds_fill(r, r->rank, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
 
