@@ -49,6 +49,57 @@ def test_a_block(block: Block, tmp_path: Path) -> None:
     assert sorted(out.splitlines()) == [f"[rank {rank}] {block.told}" for rank in range(2)]
 
 
+# Two ranks with a half of the rows each: each function's gradient is that of one process with all rows.
+REPLICATE = (
+    """
+import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist, arraycomm
+from flax import nnx
+from arraycomm.frameworks import jax as comm
+group = arraycomm.init()
+all_x, all_y = jnp.arange(12.0).reshape(4, 3) / 10, jnp.array([0, 1, 1, 0])
+mine = slice(2 * group.rank, 2 * group.rank + 2)
+my_x, my_y, theta = all_x[mine], all_y[mine], jnp.array([0.5, -1.0, 2.0])
+my_data, prior = my_x, lambda theta: -(theta ** 2).sum()
+likelihood = lambda theta, rows: jnp.sin(rows @ theta).sum()
+energy_of_pairs = lambda some, every: jnp.sin(some[:, None] * every).sum()
+def loss_of(params, x=my_x, y=my_y):
+    weights = params.kernel[...][:, 0] if isinstance(params, nnx.Module) else params
+    return ((x @ weights - y) ** 2).mean()
+""",
+    """
+def check(ours, whole, at):
+    assert jnp.allclose(jax.grad(ours)(at), jax.grad(whole)(at), atol=1e-5), (ours, jax.grad(ours)(at), jax.grad(whole)(at))
+check(logdensity, lambda theta: likelihood(theta, all_x) + prior(theta), theta)
+log = lambda x, y, of: lambda theta: numpyro.infer.util.log_density(of, (x, y), {}, {"theta": theta})[0]
+def plain(x, y):
+    theta = numpyro.sample("theta", dist.Normal(0, 1).expand([3]).to_event(1))
+    numpyro.factor("likelihood", dist.Bernoulli(logits=x @ theta).log_prob(y).sum())
+check(log(my_x, my_y, model_of_numpyro), log(all_x, all_y, plain), theta)
+check(energy, lambda position: energy_of_pairs(position, position), jnp.arange(4.0))
+check(loss, lambda theta: loss_of(theta, all_x, all_y), theta)
+assert jnp.allclose(model.kernel[...][:, 0], theta - 0.1 * jax.grad(lambda theta: loss_of(theta, all_x, all_y))(theta), atol=1e-5)
+print("the gradients are right")
+group.close()
+""")
+
+
+def test_replicate(tmp_path: Path) -> None:
+    for package in ("numpyro", "flax", "optax"):
+        pytest.importorskip(package)
+    shown = next(block for block in blocks("docs/guide/jax.md") if "def logdensity" in block)
+    functions, step = shown.replace("def model(", "def model_of_numpyro(").split("loss, grads = nnx")
+    linear = """
+import optax
+model = nnx.Linear(3, 1, use_bias=False, rngs=nnx.Rngs(0))
+model.kernel[...] = theta[:, None]
+optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+"""
+    before, after = REPLICATE
+    text = before + functions + linear + "value, grads = nnx" + step.replace("loss, grads", "value, grads") + after
+    out = run(tmp_path / "program.py", text, *LAUNCH, "-n", "2")
+    assert sorted(out.splitlines()) == [f"[rank {rank}] the gradients are right" for rank in range(2)]
+
+
 @pytest.mark.parametrize("page", ["notebooks.md", "launch.md"])
 def test_a_session(page: str) -> None:
     examples = doctest.DocTestParser().get_doctest(blocks(f"docs/guide/{page}")[0], {}, page, None, None)
