@@ -1,18 +1,17 @@
-"""Data parallel training of a torch module over arraycomm.distributed, which needs torch, but no torch.distributed.
+"""Data parallel training of a torch module: torch's DistributedDataParallel over arraycomm.
 
     python3 -m venv .venv && .venv/bin/pip install -q '.[numpy]' torch
     .venv/bin/arraycomm-run --nproc-per-node 2 examples/data_parallel_torch.py
 """
 
 import torch
+import torch.distributed as dist
 from torch import nn
-
-import arraycomm.distributed as dist
-from arraycomm.frameworks.torch import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
-    dist.init_process_group()
+    dist.init_process_group("arraycomm")
     torch.manual_seed(dist.get_rank())  # parameters become rank 0's; data differ
     model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1)))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -132,7 +132,7 @@ PAGES = {
     "torch.md": Page(
         "arraycomm.frameworks.torch",
         "The backend \"arraycomm\" of torch.distributed, and what works without it: [the guide](../guide/torch.md).\n", (
-            Section("The module", "arraycomm.frameworks.torch", "register DistributedDataParallel"),)),
+            Section("The module", "arraycomm.frameworks.torch", "register"),)),
     "ray.md": Page(
         "arraycomm.frameworks.ray",
         "The backend \"arraycomm\" of ray.util.collective. Importing the module registers it: [Ray](../guide/ray.md).\n", (

@@ -107,9 +107,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     try:
-        if name == "GradBucket":
-            return import_module("arraycomm.frameworks.torch.bucket").Bucket
-        if name in ("algorithms", "constants", "distributed_c10d", "nn", "optim", *_MODULES):
+        if name in ("constants", "distributed_c10d", "nn", "optim", *_MODULES):
             return import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
         raise AttributeError(f"arraycomm.distributed.{name} is not here: {error}") from error

@@ -7,7 +7,7 @@ import sys
 from arraycomm.core.base.typed import Any
 
 # Modules of torch.distributed that are not supported.
-MODULES = frozenset(("algorithms.model_averaging", "autograd", "checkpoint", "elastic", "flight_recorder", "fsdp", "launcher",
+MODULES = frozenset(("algorithms", "autograd", "checkpoint", "elastic", "flight_recorder", "fsdp", "launcher",
                      "pipelining", "rpc", "run", "tensor", "utils"))
 
 

@@ -5,10 +5,11 @@ REASONS: by a name, `Class.member`, or `module.name`. ENVIRONMENT: what a variab
 
 from __future__ import annotations
 
-_DDP = "belongs to DistributedDataParallel's C++ reducer; average gradients by all_reduce"
+_DDP = "belongs to torch's DistributedDataParallel, which runs over torch.distributed.init_process_group(\"arraycomm\")"
 
 REASONS: dict[str, str] = {
     "BuiltinCommHookType": _DDP,
+    "GradBucket": _DDP,
     "Logger": _DDP,
     "ProcessGroupGloo": "the C++ class of torch's gloo backend, which is not used here; ask get_backend(group)",
     "Reducer": _DDP,

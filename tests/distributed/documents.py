@@ -23,7 +23,7 @@ class Example(NamedTuple):
     why: str = ""
 
 
-_TORCHS_DDP = "about torch's own DistributedDataParallel, which runs on torch's own groups"
+_TORCHS_DDP = "about torch's DistributedDataParallel, which runs on torch's own groups"
 _OUTPUT = "what such a program prints, not code"
 EXAMPLES = (
     Example(("DistributedDataParallel(",), "", _TORCHS_DDP),

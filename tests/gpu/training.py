@@ -1,4 +1,4 @@
-"""torch modules on a GPU over `arraycomm.frameworks.torch`: `python -m tests.gpu.parts training 2 torch`.
+"""torch modules on a GPU over arraycomm: `python -m tests.gpu.parts training 2 torch`.
 
 What is trained by the ranks on their parts of a batch is compared with a module that one process trains on the whole of it. Over
 the stand-ins modules are on the CPU: that tries these programs, and no GPU.
@@ -19,7 +19,7 @@ import arraycomm.distributed as dist
 from . import frameworks
 
 ROWS, WIDTH, STEPS = 2, 64, 4  # of a rank's part of the batch, so few that PowerSGD can give their gradients as they are
-EXACT, HALF, POWER = 1e-4, 2.0**-6, 1e-3  # of the largest gradient: float32 by another kernel; bfloat16; PowerSGD
+EXACT, HALF, POWER = 1e-4, 2.0**-6, 1e-3  # of the largest gradient: float32 by another kernel; float16; PowerSGD
 TURNS, SLEEP = 10, 200_000_000  # cycles of a GPU
 
 
@@ -35,156 +35,19 @@ def work(rank: int, framework: str, port: int) -> None:
     name = frameworks.use(rank, framework)[0]
     device = "cpu" if name == frameworks.STANDIN else "cuda"
     dist.init_process_group("gloo" if device == "cpu" else "nccl", timeout=timedelta(seconds=60))
-    parallel(device)
     collectives(device)
     size = dist.get_world_size()
-    if device != "cpu":
-        on_another_stream(device)
     dist.destroy_process_group()
     registered(rank, size, port, device)
 
 
-def told(what: str, within: float, group: Any = dist) -> None:
+def told(what: str, within: float, group: Any) -> None:
     group.barrier()  # it holds on all ranks
     if group.get_rank() == 0:
         print(f"| {what} | {group.get_world_size()} | {within:g} |", flush=True)
 
 
 # ---- over arraycomm.distributed ----
-
-
-def parallel(device: str) -> None:
-    """DistributedDataParallel."""
-    from arraycomm.frameworks.torch import DistributedDataParallel, comm_hooks
-
-    for given in ({}, {"bucket_cap_mb": 0.001}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True},
-                  {"static_graph": True}):
-        train(DistributedDataParallel, device, EXACT, given)
-        told(f"DistributedDataParallel {given or 'as it is'}", EXACT)
-    train(DistributedDataParallel, device, EXACT, {}, accumulate=True)
-    told("no_sync", EXACT)
-    power = comm_hooks.PowerSGDState(matrix_approximation_rank=ROWS * dist.get_world_size(), start_powerSGD_iter=2)
-    for name, hook, state, tolerance in (
-            ("allreduce_hook", comm_hooks.allreduce_hook, None, EXACT),
-            ("fp16_compress_hook", comm_hooks.fp16_compress_hook, None, HALF),
-            ("bf16_compress_hook", comm_hooks.bf16_compress_hook, None, HALF),
-            ("bf16_compress_wrapper", comm_hooks.bf16_compress_wrapper(comm_hooks.allreduce_hook), None, HALF),
-            ("powerSGD_hook", comm_hooks.powerSGD_hook, power, POWER)):
-        train(DistributedDataParallel, device, tolerance, {"bucket_cap_mb": 0.02}, hook=(state, hook))
-        told(name, tolerance)
-    embedding(DistributedDataParallel, device)
-    told("sparse gradients of nn.Embedding, by the host", EXACT)
-
-
-def network(device: str) -> Any:
-    import torch
-
-    torch.manual_seed(3)
-    module = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.LayerNorm(WIDTH),
-                                 torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, 3))
-    module.register_buffer("told", torch.zeros(5))
-    return module.to(device)
-
-
-def batch(step: int, size: int, device: str) -> Any:
-    """All ranks' rows of a step, one rank's behind the other's."""
-    import torch
-
-    return torch.randn(size * ROWS, WIDTH, generator=torch.Generator().manual_seed(step)).to(device)
-
-
-def close(got: Any, want: Any, tolerance: float, what: str) -> None:
-    """tolerance: of the largest value."""
-    assert got.dtype == want.dtype and got.shape == want.shape, f"{what}: {got.dtype} {tuple(got.shape)}"
-    off, largest = float((got - want).abs().max()), float(want.abs().max())
-    assert off <= tolerance * max(largest, 1e-3), f"{what}: off by {off:g}, where the largest value is {largest:g}"
-
-
-def train(wrapper: Callable[..., Any], device: str, tolerance: float, given: dict[str, Any], *, accumulate: bool = False,
-          hook: tuple[Any, Any] | None = None, group: Any = dist) -> None:
-    """Some steps; losses and gradients are compared in each, and the parameters are made equal after it, so that what one step
-    loses is not the next one's. accumulate: two batches a step. group: a module with torch.distributed's functions."""
-    import torch
-
-    me, size = group.get_rank(), group.get_world_size()
-    alone = network(device)
-    module = copy.deepcopy(alone)
-    with torch.no_grad():
-        for tensor in (*module.parameters(), *module.buffers()):
-            tensor += me  # the first rank's count
-    parallel = wrapper(module, **given)
-    if hook is not None:
-        parallel.register_comm_hook(*hook)
-    for step in range(STEPS):
-        for model in (alone, parallel):
-            model.zero_grad()
-        for turn in (0, 1) if accumulate else (1,):
-            x = batch(2 * step + turn, size, device)
-            expected = alone(x).pow(2).mean()
-            expected.backward()
-            with contextlib.nullcontext() if turn else parallel.no_sync():
-                loss = parallel(x[me * ROWS : (me + 1) * ROWS]).pow(2).mean()
-                loss.backward()
-            total = loss.detach().clone()
-            group.all_reduce(total)
-            close(total / size, expected.detach(), EXACT, f"{given}: the loss of step {step}")
-        assert not module.told.any(), "buffers are the first rank's"
-        for (name, mine), theirs in zip(module.named_parameters(), alone.parameters(), strict=True):
-            close(mine.grad, theirs.grad, tolerance, f"{given} {hook}: the gradient of {name} in step {step}")
-        with torch.no_grad():
-            for mine, theirs in zip(module.parameters(), alone.parameters(), strict=True):
-                theirs -= 0.1 * theirs.grad
-                mine.copy_(theirs)
-
-
-def embedding(wrapper: Callable[..., Any], device: str) -> None:
-    import torch
-
-    me, size = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(4)
-    alone = torch.nn.Sequential(torch.nn.Embedding(50, 4, sparse=True), torch.nn.Linear(4, 3)).to(device)
-    module = copy.deepcopy(alone)
-    parallel = wrapper(module)
-    for step in range(2):
-        for model in (alone, parallel):
-            model.zero_grad()
-        words = torch.arange(7 * size, device=device) * (step + 1) % 11
-        alone(words).pow(2).mean().backward()
-        parallel(words[me * 7 : (me + 1) * 7]).pow(2).mean().backward()
-        assert module[0].weight.grad.is_sparse and module[0].weight.grad.device == module[0].weight.device
-        for mine, theirs in zip(module.parameters(), alone.parameters(), strict=True):
-            close(mine.grad.to_dense(), theirs.grad.to_dense(), EXACT, f"sparse: step {step}")
-
-
-def on_another_stream(device: str) -> None:
-    """All of a program on a stream that is not the default one, which is busy: what a hook computes of the gradients belongs on
-    the program's stream."""
-    import torch
-
-    from arraycomm.frameworks.torch import DistributedDataParallel, comm_hooks
-
-    me, size = dist.get_rank(), dist.get_world_size()
-    for name, hook in (("without a hook", None), ("allreduce_hook", comm_hooks.allreduce_hook),
-                       ("bf16_compress_hook", comm_hooks.bf16_compress_hook)):
-        torch.cuda.synchronize()
-        with torch.cuda.stream(stream := torch.cuda.Stream()):
-            alone = network(device)
-            module = DistributedDataParallel(copy.deepcopy(alone))
-            if hook is not None:
-                module.register_comm_hook(None, hook)
-            for turn in range(TURNS):  # which thread calls a hook's callback is a matter of time
-                for model in (alone, module):
-                    model.zero_grad()
-                x = batch(turn, size, device)
-                alone(x).pow(2).mean().backward()
-                loss = module(x[me * ROWS : (me + 1) * ROWS]).pow(2).mean()
-                stream.synchronize()
-                with torch.cuda.stream(torch.cuda.default_stream()):
-                    torch.cuda._sleep(SLEEP)
-                loss.backward()
-                for mine, theirs in zip(module.parameters(), alone.parameters(), strict=True):
-                    close(mine.grad, theirs.grad, HALF, f"a gradient of turn {turn} on another stream, {name}")
-        told(f"on a stream beside a busy default stream, {name}", HALF)
 
 
 def collectives(device: str) -> None:
@@ -237,7 +100,7 @@ def collectives(device: str) -> None:
         for number, (y, want) in enumerate(zip(found, outputs)):  # noqa: B905 - the outputs that mean something
             close(y.detach(), want, EXACT, f"{name}: output {number}")
         close(x.grad, gradient, EXACT, f"the gradient of {name}")
-    told(f"collectives with gradients: {', '.join(name for name, *_ in cases)}", EXACT)
+    told(f"collectives with gradients: {', '.join(name for name, *_ in cases)}", EXACT, dist)
 
 
 # ---- over torch.distributed ----
@@ -275,8 +138,7 @@ def registered(rank: int, size: int, port: int, device: str) -> None:
         theirs.reduce_scatter_tensor(x, together)
         assert (x == rank * size).all(), f"reduce_scatter_tensor of {count}"
     told("torch.distributed's functions", 0, theirs)
-    train(torch.nn.parallel.DistributedDataParallel, device, EXACT, {}, group=theirs)
-    told("torch's own DistributedDataParallel", EXACT, theirs)
+    parallel(device)
     world: Any = theirs.group.WORLD
     try:
         world._get_backend(torch.device("cuda"))
@@ -285,3 +147,140 @@ def registered(rank: int, size: int, port: int, device: str) -> None:
     else:
         raise AssertionError("a backend for CUDA, of which docs/guide/torch.md says that there is none")
     theirs.destroy_process_group()
+
+
+def parallel(device: str) -> None:
+    """DistributedDataParallel over backend "arraycomm"."""
+    import torch.distributed as theirs
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    for given in ({}, {"bucket_cap_mb": 0.001}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True},
+                  {"static_graph": True}):
+        train(device, EXACT, given)
+        told(f"DistributedDataParallel {given or 'as it is'}", EXACT, theirs)
+    train(device, EXACT, {}, accumulate=True)
+    told("no_sync", EXACT, theirs)
+    power = powerSGD_hook.PowerSGDState(None, ROWS * theirs.get_world_size(), start_powerSGD_iter=2)
+    for name, hook, state, tolerance in (
+            ("allreduce_hook", default_hooks.allreduce_hook, None, EXACT),
+            ("fp16_compress_hook", default_hooks.fp16_compress_hook, None, HALF),
+            ("powerSGD_hook", powerSGD_hook.powerSGD_hook, power, POWER)):
+        train(device, tolerance, {}, hook=(state, hook))
+        told(name, tolerance, theirs)
+    embedding(device)
+    told("sparse gradients of nn.Embedding, by the host", EXACT, theirs)
+    if device != "cpu":
+        on_another_stream(device)
+
+
+def network(device: str) -> Any:
+    import torch
+
+    torch.manual_seed(3)
+    module = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.LayerNorm(WIDTH),
+                                 torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, 3))
+    module.register_buffer("told", torch.zeros(5))
+    return module.to(device)
+
+
+def batch(step: int, size: int, device: str) -> Any:
+    """All ranks' rows of a step, one rank's behind the other's."""
+    import torch
+
+    return torch.randn(size * ROWS, WIDTH, generator=torch.Generator().manual_seed(step)).to(device)
+
+
+def close(got: Any, want: Any, tolerance: float, what: str) -> None:
+    """tolerance: of the largest value."""
+    assert got.dtype == want.dtype and got.shape == want.shape, f"{what}: {got.dtype} {tuple(got.shape)}"
+    off, largest = float((got - want).abs().max()), float(want.abs().max())
+    assert off <= tolerance * max(largest, 1e-3), f"{what}: off by {off:g}, where the largest value is {largest:g}"
+
+
+def train(device: str, tolerance: float, given: dict[str, Any], *, accumulate: bool = False,
+          hook: tuple[Any, Any] | None = None) -> None:
+    """DistributedDataParallel for some steps; losses and gradients are compared in each, and the parameters are made equal after
+    it, so that what one step loses is not the next one's. accumulate: two batches a step."""
+    import torch
+    import torch.distributed as theirs
+
+    me, size = theirs.get_rank(), theirs.get_world_size()
+    alone = network(device)
+    module = copy.deepcopy(alone)
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor += me  # the first rank's count
+    parallel = torch.nn.parallel.DistributedDataParallel(module, **given)
+    if hook is not None:
+        parallel.register_comm_hook(*hook)
+    for step in range(STEPS):
+        for model in (alone, parallel):
+            model.zero_grad()
+        for turn in (0, 1) if accumulate else (1,):
+            x = batch(2 * step + turn, size, device)
+            expected = alone(x).pow(2).mean()
+            expected.backward()
+            with contextlib.nullcontext() if turn else parallel.no_sync():
+                loss = parallel(x[me * ROWS : (me + 1) * ROWS]).pow(2).mean()
+                loss.backward()
+            total = loss.detach().clone()
+            theirs.all_reduce(total)
+            close(total / size, expected.detach(), EXACT, f"{given}: the loss of step {step}")
+        assert not module.told.any(), "buffers are the first rank's"
+        for (name, mine), whole in zip(module.named_parameters(), alone.parameters(), strict=True):
+            close(mine.grad, whole.grad, tolerance, f"{given} {hook}: the gradient of {name} in step {step}")
+        with torch.no_grad():
+            for mine, whole in zip(module.parameters(), alone.parameters(), strict=True):
+                whole -= 0.1 * whole.grad
+                mine.copy_(whole)
+
+
+def embedding(device: str) -> None:
+    import torch
+    import torch.distributed as theirs
+
+    me, size = theirs.get_rank(), theirs.get_world_size()
+    torch.manual_seed(4)
+    alone = torch.nn.Sequential(torch.nn.Embedding(50, 4, sparse=True), torch.nn.Linear(4, 3)).to(device)
+    module = copy.deepcopy(alone)
+    parallel = torch.nn.parallel.DistributedDataParallel(module)
+    for step in range(2):
+        for model in (alone, parallel):
+            model.zero_grad()
+        words = torch.arange(7 * size, device=device) * (step + 1) % 11
+        alone(words).pow(2).mean().backward()
+        parallel(words[me * 7 : (me + 1) * 7]).pow(2).mean().backward()
+        assert module[0].weight.grad.is_sparse and module[0].weight.grad.device == module[0].weight.device
+        for mine, whole in zip(module.parameters(), alone.parameters(), strict=True):
+            close(mine.grad.to_dense(), whole.grad.to_dense(), EXACT, f"sparse: step {step}")
+
+
+def on_another_stream(device: str) -> None:
+    """All of a program on a stream that is not the default one, which is busy: what a hook computes of the gradients belongs on
+    the program's stream."""
+    import torch
+    import torch.distributed as theirs
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    me, size = theirs.get_rank(), theirs.get_world_size()
+    for name, hook in (("without a hook", None), ("allreduce_hook", default_hooks.allreduce_hook),
+                       ("fp16_compress_hook", default_hooks.fp16_compress_hook)):
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream := torch.cuda.Stream()):
+            alone = network(device)
+            module = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(alone))
+            if hook is not None:
+                module.register_comm_hook(None, hook)
+            for turn in range(TURNS):  # which thread calls a hook's callback is a matter of time
+                for model in (alone, module):
+                    model.zero_grad()
+                x = batch(turn, size, device)
+                alone(x).pow(2).mean().backward()
+                loss = module(x[me * ROWS : (me + 1) * ROWS]).pow(2).mean()
+                stream.synchronize()
+                with torch.cuda.stream(torch.cuda.default_stream()):
+                    torch.cuda._sleep(SLEEP)
+                loss.backward()
+                for mine, whole in zip(module.parameters(), alone.parameters(), strict=True):
+                    close(mine.grad, whole.grad, HALF, f"a gradient of turn {turn} on another stream, {name}")
+        told(f"on a stream beside a busy default stream, {name}", HALF, theirs)

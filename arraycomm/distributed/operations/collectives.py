@@ -65,7 +65,7 @@ def _all_reduce(tensor: Any, op: ReduceOp, group: ProcessGroup | None, async_op:
     if getattr(tensor, "is_sparse", False):  # torch's
         if pg._collected:
             run_held(pg)
-        import_module("arraycomm.frameworks.torch.bucket").all_reduce_sparse_in_place(pg, tensor, arguments.known(op).op.name)
+        import_module("arraycomm.frameworks.torch.sparse").all_reduce_sparse(pg, tensor, arguments.known(op).op.name.lower())
         return ended(ENDED, async_op, (tensor,))
     place, settle = arguments.written("tensor", tensor)
     reduction = arguments.reduction("all_reduce", op, place.dtype)

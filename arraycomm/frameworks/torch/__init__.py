@@ -3,18 +3,15 @@
     torch.distributed.init_process_group("arraycomm")
 
 Where the package is installed, `import torch` does so by itself (torch_plugin).
-DistributedDataParallel and the modules autograd and comm_hooks work over arraycomm.distributed, without torch.distributed.
+Its module autograd works over arraycomm.distributed, without torch.distributed.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .parallel import DistributedDataParallel
-
-__all__ = ["DistributedDataParallel", "register"]
+__all__ = ["register"]
 
 
 def register() -> None:
@@ -48,14 +45,6 @@ def register() -> None:
         from .as_gloo import install
 
         install()
-
-
-def __getattr__(name: str) -> Any:
-    if name == "DistributedDataParallel":  # imported on demand, to keep `import torch` fast
-        from .parallel import DistributedDataParallel
-
-        return DistributedDataParallel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

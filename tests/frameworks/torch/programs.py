@@ -248,6 +248,32 @@ def data_parallel_accumulates(rank: int, size: int, folder: Path) -> list[torch.
     return [p.grad for p in model.parameters()]
 
 
+class Branches(nn.Module):
+    """Which branch an input takes differs; the last one is for nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.first, self.branches = nn.Linear(8, 8), nn.ModuleList(nn.Linear(8, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, branch: int) -> torch.Tensor:
+        return self.branches[branch](self.first(x))
+
+
+@program
+def unused_parameters(rank: int, size: int, folder: Path) -> list[torch.Tensor]:
+    """torch reduces in C++ which parameters a backward has reached."""
+    found = []
+    for options in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.0001}):
+        model = DistributedDataParallel(Branches(), find_unused_parameters=True, **options)
+        for step in range(2):
+            model.zero_grad()
+            model(_data(rank + step, 6, 8), min(rank + step, 1)).sum().backward()
+            assert model.module.branches[2].weight.grad is None
+            found += [torch.zeros(1) if p.grad is None else p.grad.clone() for p in model.parameters()]
+    return found
+
+
 @program
 def compiled(rank: int, size: int, folder: Path) -> list[torch.Tensor]:
     """DistributedDataParallel's collectives come to the backend from C++ while torch.compile looks at every frame."""
@@ -256,8 +282,13 @@ def compiled(rank: int, size: int, folder: Path) -> list[torch.Tensor]:
 
 @program
 def communication_hooks(rank: int, size: int, folder: Path) -> list[torch.Tensor]:
+    def mine(state, bucket):  # without annotations: torch looks at them
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        return work.get_future().then(lambda future: future.value()[0] / size)
+
     found = []
-    for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):  # torch takes bf16 on GPUs only
+    for hook in (mine, default_hooks.allreduce_hook, default_hooks.fp16_compress_hook,  # torch takes bf16 on GPUs only
+                 default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)):
         model = DistributedDataParallel(_network())
         model.register_comm_hook(None, hook)
         found += train(model, rank)

@@ -24,7 +24,7 @@ from .programs import PROGRAMS
 
 LIMIT = 100.0  # s; then every thread's stack is printed and the rank ends
 # gloo rounds float16 after each addition, arraycomm once
-TOLERANCES = {"communication_hooks": (2e-2, 2e-3), "hooks": (2e-2, 2e-3)}
+TOLERANCES = {"communication_hooks": (2e-2, 2e-3)}
 
 
 def prepare() -> None:

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from . import faults  # noqa: E402
-from .test_parallel import start  # noqa: E402
+from .test_autograd import start  # noqa: E402
 
 
 def test_faults(tmp_path: Path) -> None:

@@ -13,13 +13,12 @@ pytest.importorskip("torch")
 CHECKOUT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("first", ["import torch",
-                                   "import arraycomm.frameworks.torch as t; t.register(); t.DistributedDataParallel"])
+@pytest.mark.parametrize("first", ["import torch", "import arraycomm.frameworks.torch as t; t.register()"])
 def test_is_registered(first: str) -> None:
     code = f"{first}\nimport sys, torch\nprint(torch.distributed.Backend('arraycomm'), 'arraycomm.distributed' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[0] == "arraycomm" and ("DistributedDataParallel" in first) == (done.stdout.split()[1] == "True")
+    assert done.stdout.split() == ["arraycomm", "False"]  # the second is loaded with the first group
 
 
 def test_groups_use_it() -> None:
