@@ -18,7 +18,7 @@ from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.diagnostics.watch import attach
 
 from .operations.methods import untimed
-from .process_groups.consistency import Consistency
+from .process_groups.consistency import TRACE, Consistency
 from .process_groups.world import default_group, state
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["DebugLevel", "breakpoint", "get_debug_level", "set_debug_level", "set_debug_level_from_env", "start_debug_server",
            "stop_debug_server"]
 
-TRACE = 5  # below logging.DEBUG
 _LEVELS = {"ERROR": 40, "WARNING": 30, "INFO": 20}  # logging's numbers
 
 

@@ -19,6 +19,8 @@ from arraycomm.core.group.exchange import mismatch
 from arraycomm.core.group.group import Group
 from arraycomm.core.interface.kinds import KINDS
 
+TRACE = 5  # below logging.DEBUG
+
 
 class Fingerprint(Record):
     """A rank's call signature. An empty field is not compared, or the rank has no value for it."""
@@ -51,7 +53,7 @@ class Consistency(Watcher):
     def begin(self, call: Call) -> None:
         mine = fingerprint(call)
         if _wants_trace():
-            log().log(_TRACE, "rank %d in group %r: %s", self._group.rank, self._group.name, mine if call.sequence else call.name)
+            log().log(TRACE, "rank %d in group %r: %s", self._group.rank, self._group.name, mine if call.sequence else call.name)
         if not call.sequence or self._group.size == 1:
             return
         timeout = call.parameters.get("timeout")
@@ -82,13 +84,10 @@ class Consistency(Watcher):
             f"ranks:{lines}")
 
 
-_TRACE = 5
-
-
 def _wants_trace() -> bool:
     """Whether the log level is TRACE. If `logging` is not loaded, it is not configured either, and stays unloaded."""
     logging = sys.modules.get("logging")
-    return logging is not None and logging.getLogger("arraycomm").isEnabledFor(_TRACE)
+    return logging is not None and logging.getLogger("arraycomm").isEnabledFor(TRACE)
 
 
 def fingerprint(call: Call) -> Fingerprint:

@@ -38,7 +38,3 @@ def of_array(x: Any) -> int:
     """DLPack's device type of an array; the host for objects that have only the buffer protocol."""
     export = getattr(x, "__dlpack_device__", None)
     return int(export()[0]) if export else int(DeviceType.CPU)
-
-
-def name_of(code: int) -> str:
-    return next((name for name, codes in DEVICE_TYPES.items() if code in codes), f"DLPack device type {code}")

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 
 from arraycomm._engine import lib
 from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.types import DEVICE_TYPES
 from arraycomm.core.base.log import log
 from arraycomm.core.base.typed import Any
 from arraycomm.core.diagnostics.watch import Call, Watched, Watcher, attach, detach
@@ -67,7 +68,8 @@ class Labels(Watcher):
         x = _array(call.parameters)
         if len(there) == 1 or x is None:
             return there[0]
-        return self._config.device_backend_map.get(devices.name_of(devices.of_array(x)), there[0])
+        code = devices.of_array(x)
+        return next((name for kind, name in self._config.device_backend_map.items() if code in DEVICE_TYPES[kind]), there[0])
 
     def begun(self, token: Any) -> None:
         """Ends the labels in reverse order, in the thread that began them: otherwise the profiler confuses them."""
