@@ -19,7 +19,8 @@ except ModuleNotFoundError as missing:
         "folder, or build it in place with `pip install -e .`"
     ) from missing
 
-from .core.base.digest import sha256 as _sha256
+from hashlib import sha256 as _sha256
+
 from .core.interface.declarations import interface as _interface
 
 if _interface(__path__[0], _sha256) not in (None, getattr(_lib, "ACOMM_INTERFACE", None)):

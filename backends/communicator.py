@@ -6,12 +6,12 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.types import ReduceOp
 from arraycomm.core.base.errors import Aborted
-from arraycomm.core.base.typed import Any
 from arraycomm.core.group.arguments import nanoseconds
 from arraycomm.core.interface.kinds import Kind
 

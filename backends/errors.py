@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.arrays.types import OPS, DType
 from arraycomm.core.base import errors
 from arraycomm.core.base.printable import printable
-from arraycomm.core.base.typed import Any
 from arraycomm.core.interface import kinds
 
 _TYPES: dict[int, type[errors.GroupError]] = {

@@ -13,8 +13,8 @@ import os
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any, Protocol
 
-from arraycomm.core.base.typed import Any, Protocol
 from arraycomm.core.bootstrap.rendezvous import Rendezvous, rendezvous
 
 from .operations.reduce_op import ReduceOp

@@ -6,8 +6,7 @@ What is sent is plain Python data and arrays (objects.py); of an exception the o
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from arraycomm.core.base.typed import Any
+from typing import Any
 
 from .operations.objects import all_gather_object, broadcast_object_list
 from .process_groups.groups import get_world_size

@@ -12,9 +12,9 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.diagnostics.watch import attach
 
 from .operations.methods import untimed

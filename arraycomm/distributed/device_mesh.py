@@ -14,9 +14,9 @@ import os
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from arraycomm.core.arrays.dlpack import pack, wrap
-from arraycomm.core.base.typed import Any
 from arraycomm.core.group.arguments import integer, template
 
 from .process_groups.grid import Axes, Grid, check_names, read_mesh

@@ -7,9 +7,9 @@ import concurrent.futures
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import Any
 
 
 class Future(concurrent.futures.Future[Any]):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.bootstrap.environment import hosted
 from arraycomm.launch.errors import ProcessError, ProcessExitedException, ProcessRaisedException
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap import store as core
 from arraycomm.core.bootstrap.environment import hosted, hosted_by_torch, number
 from arraycomm.core.bootstrap.store.torch import TorchStore

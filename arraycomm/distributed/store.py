@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import wraps
+from typing import Any
 
 from arraycomm.core.base.errors import DistStoreError
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap import store as core
 
 __all__ = ["FileStore", "HashStore", "PrefixStore", "Store"]

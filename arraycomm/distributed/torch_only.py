@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-
-from arraycomm.core.base.typed import Any
+from typing import Any
 
 # Modules of torch.distributed that are not supported.
 MODULES = frozenset(("algorithms", "autograd", "checkpoint", "elastic", "flight_recorder", "fsdp", "launcher",

@@ -19,9 +19,9 @@ import socket
 import sys
 import time
 from datetime import timedelta
+from typing import Any
 
 from arraycomm.core.base.errors import DistError
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.store import TCPStore
 
 from .board import CLOSED, EXITED, INTERVAL, STACKS, STOPPED, WATCHED, Board, describe, no_stacks

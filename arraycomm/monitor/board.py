@@ -19,9 +19,9 @@ import json
 import mmap
 import os
 import struct
+from typing import Any
 
 from arraycomm.core.base.kernel import unnamed_file
-from arraycomm.core.base.typed import Any
 from arraycomm.core.diagnostics.flight import DONE, FAILED, RUNNING, Entry, Flight
 from arraycomm.core.interface.kinds import RECORDED
 

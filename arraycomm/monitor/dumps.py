@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from arraycomm.core.base.errors import DistError
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
 from .board import INTERVAL
 

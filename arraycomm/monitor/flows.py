@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-
-from arraycomm.core.base.typed import Any
+from typing import Any
 
 Event = dict[str, Any]
 Channel = tuple[str, int, int, int]  # group, sender and receiver by their ranks in the world, tag

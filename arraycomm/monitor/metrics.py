@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-
-from arraycomm.core.base.typed import Any
+from typing import Any
 
 from .board import BUCKETS, Report
 from .verdict import SILENCE, Verdict

@@ -18,11 +18,11 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Collection
+from typing import Any
 
 from arraycomm.core.base import settings
 from arraycomm.core.base.errors import DistBackendError, DistNetworkError
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap import secret as job_secret
 from arraycomm.core.bootstrap.address import loopback_address, outside_address, select_addresses
 from arraycomm.core.bootstrap.environment import IMPORTED_FROM

@@ -12,8 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-
-from arraycomm.core.base.typed import Any
+from typing import Any
 
 _STATES = {"R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped", "t": "stopped by a debugger",
            "Z": "ended", "X": "ended", "I": "idle"}  # proc(5)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from arraycomm.core.arrays.types import ReduceOp
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import Any
 from arraycomm.core.diagnostics.flight import Recording, Traits
 from arraycomm.core.diagnostics.watch import attach, detach
 from arraycomm.core.group.group import Group

@@ -17,11 +17,10 @@ import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from arraycomm.core.base.errors import DistError
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.address import means_loopback
 from arraycomm.core.bootstrap.store import TCPStore
 

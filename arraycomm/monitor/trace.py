@@ -16,10 +16,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from arraycomm.core.base.command import add_version, command
-from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import Any
 from arraycomm.core.interface.kinds import KINDS
 
 from .flows import calls, flows
@@ -28,7 +27,7 @@ _MEETINGS = {kind.name for kind in KINDS.values() if not kind.rooted and not kin
 _WINDOW_US = 1_000_000.0
 
 
-class Bound(Record):
+class Bound(NamedTuple):
     """The bounds from one operation: the other clock plus an offset is rank 0's, and lower <= offset <= upper. Microseconds."""
 
     time: float

@@ -7,8 +7,7 @@ wait, it is a deadlock.
 
 from __future__ import annotations
 
-from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import Any
+from typing import Any, NamedTuple
 
 from .board import Report
 
@@ -17,7 +16,7 @@ SILENCE = 10.0  # s without a report before a rank counts as lost
 _SENTENCES = 12  # the most waits that are listed
 
 
-class Wait(Record):
+class Wait(NamedTuple):
     """rank has been in `what` for `seconds` and waits for the ranks in `missing`. blocked: the operation is synchronous."""
 
     rank: int
@@ -27,7 +26,7 @@ class Wait(Record):
     blocked: bool
 
 
-class Verdict(Record):
+class Verdict(NamedTuple):
     """headline; details, a sentence each; waits; the lost ranks, and the ranks that others wait for."""
 
     level: str  # "good", "late", "bad"

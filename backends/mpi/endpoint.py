@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 from arraycomm._engine import ffi, interrupted, lib
-from arraycomm.core.base.digest import SHA256_BYTES, sha256
 from arraycomm.core.base.errors import DistBackendError, DistNetworkError, ResourceError
 from arraycomm.core.base.printable import printable
-from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.address import loopback_address, outside_address, select_addresses
 from arraycomm.core.group.arguments import nanoseconds
 
@@ -19,6 +18,7 @@ from . import process
 from .library import Library
 
 _SECRET = 32
+_DIGEST = 32  # of SHA-256
 _WORDS = 192
 
 
@@ -91,7 +91,7 @@ class _Fabric:
         raise kind(f"{self._place}: MPI could not bring the ranks together: {words}")
 
 
-class _Met(Record):
+class _Met(NamedTuple):
     """The result of the rendezvous: rank 0's secret and job, and the addresses on which this rank listens."""
 
     secret: bytes
@@ -102,11 +102,11 @@ class _Met(Record):
 def _meet(fabric: _Fabric, name: str) -> _Met:
     label = sha256(name.encode(errors="surrogatepass")).digest()
     told = fabric.gather(os.urandom(_SECRET) + label + _machine())
-    odd = next((rank for rank, other in enumerate(told) if other[_SECRET:][:SHA256_BYTES] != told[0][_SECRET:][:SHA256_BYTES]), 0)
+    odd = next((rank for rank, other in enumerate(told) if other[_SECRET:][:_DIGEST] != told[0][_SECRET:][:_DIGEST]), 0)
     if odd:
         raise ValueError(f"rank {odd} gives the group another name than rank 0; this rank calls it {name!r}")
     secret = told[0][:_SECRET]
-    one = len({other[-SHA256_BYTES:] for other in told}) == 1
+    one = len({other[-_DIGEST:] for other in told}) == 1
     job = sha256(b"arraycomm's job of " + secret).digest()[:16].hex()
     return _Met(secret, job, select_addresses() or [loopback_address() if one else outside_address()])
 
@@ -117,4 +117,4 @@ def _machine() -> bytes:
         with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
             return bytes(sha256(file.read() + str(os.stat("/proc/self/ns/net").st_ino).encode()).digest())
     except OSError:
-        return os.urandom(SHA256_BYTES)  # the machine is unknown: a unique id, so that no rank counts as local
+        return os.urandom(_DIGEST)  # the machine is unknown: a unique id, so that no rank counts as local

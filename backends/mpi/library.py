@@ -6,13 +6,12 @@ import glob
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.base import settings
 from arraycomm.core.base.errors import DistBackendError
-from arraycomm.core.base.record import Record
 from arraycomm.core.base.shared_library import loaded
-from arraycomm.core.base.typed import Any
 
 _VARIABLE = "ARRAYCOMM_MPI_LIBRARY"
 # Installed file names: Open MPI 4 and 5, MPICH and its relatives (Debian's is libmpich), the MPI-5 ABI; then any.
@@ -22,7 +21,7 @@ _ANCESTORS = 4  # levels of parent processes to search for mpirun: wrapper scrip
 LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
-class Facts(Record):
+class Facts(NamedTuple):
     """Version and thread level of a library. threads: a name of LEVELS, None before MPI_Init."""
 
     path: str

@@ -8,12 +8,12 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.base.errors import DistBackendError
 from arraycomm.core.base.log import log
 from arraycomm.core.base.shared_library import loaded
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.bootstrap import environment
 
 from .library import Facts, Library, load

@@ -6,10 +6,10 @@ Collectives of host arrays use a socket communicator of the same ranks.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from arraycomm.core.arrays.types import DeviceType
 from arraycomm.core.base.errors import DistBackendError
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.bootstrap.rendezvous import Rendezvous
 
 from .declarations import version_text

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.base.errors import (
@@ -18,7 +19,6 @@ from arraycomm.core.base.errors import (
     ResourceError,
 )
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import Any
 from arraycomm.core.gpu.runtime import Runtime
 from arraycomm.core.interface.backend import Communicator, Watch
 

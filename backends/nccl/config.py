@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from arraycomm.core.base.errors import DistBackendError
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import Any
 
 from .declarations import CONFIG, CONSTANTS, MAGIC, UNSET, version_text
 from .library import Library

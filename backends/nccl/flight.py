@@ -13,11 +13,11 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from arraycomm.core.base import threads
 from arraycomm.core.base.errors import CollectiveTimeout, DistError
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import Any
 from arraycomm.core.gpu.runtime import Runtime
 
 from .work import NcclWork

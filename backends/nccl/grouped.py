@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.types import DType
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 
 from .library import IN_PROGRESS, Library
 from .reductions import UINT8, Native

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
+from typing import Any
 
 from arraycomm.core.base import threads
 from arraycomm.core.base.errors import CollectiveTimeout, DistError
-from arraycomm.core.base.typed import Any
 
 from . import config
 from .library import IN_PROGRESS, Library, translate

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.base.errors import Aborted, DeviceError
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.rendezvous import Rendezvous
 from arraycomm.core.gpu.runtime import runtime
 from arraycomm.core.interface import registry

@@ -4,11 +4,11 @@ compiled."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from arraycomm.core.base import settings
 from arraycomm.core.base.errors import CollectiveTimeout, DistBackendError, DistError, PeerLost
 from arraycomm.core.base.shared_library import bind, loaded, packaged
-from arraycomm.core.base.typed import Any
 
 from .declarations import CONSTANTS, FUNCTIONS, OLDEST, source, version_text
 

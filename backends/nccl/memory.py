@@ -12,11 +12,11 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from arraycomm.core.base import settings, threads
 from arraycomm.core.base.errors import DistBackendError, DistError, ResourceError
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.group.exchange import gather_integers
 
 from .declarations import CONSTANTS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from arraycomm.core.arrays.dlpack import allocate
 from arraycomm.core.arrays.types import DType
 from arraycomm.core.base.errors import DistBackendError, DistError
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.rendezvous import Rendezvous
 from arraycomm.core.gpu.runtime import Runtime, runtime
 from arraycomm.core.interface import registry

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.types import DeviceType, DType, ReduceOp
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.gpu.staged import Staged
 from arraycomm.core.interface.backend import Communicator, Work
 from arraycomm.core.interface.kinds import Kind

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING, NamedTuple
 
 from arraycomm.core.arrays.types import DType, ReduceOp
-from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import TYPE_CHECKING
 
 from .declarations import CONSTANTS
 
@@ -36,7 +35,7 @@ _PARTWISE = frozenset(("sum", "avg", "premul_sum"))  # applied to real and imagi
 _SCALARS = {DType.FLOAT16: "<e", DType.FLOAT32: "<f", DType.FLOAT64: "<d", DType.COMPLEX64: "<f", DType.COMPLEX128: "<d"}
 
 
-class Native(Record):
+class Native(NamedTuple):
     """A reduction in NCCL's terms: type, number of these per element, operation, or premul_sum's factor as bytes of that
     type."""
 

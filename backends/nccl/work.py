@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from typing import TYPE_CHECKING
 
 from arraycomm.core.arrays.arrays import current_streams
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.base.errors import DistError
-from arraycomm.core.base.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .flight import Flight

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
+from typing import NamedTuple
 
-from arraycomm.core.base.record import Record
 from arraycomm.core.bootstrap.auth import Hello, Purpose
 
 MOST = 1024
 
 
-class _Arrival(Record):
+class _Arrival(NamedTuple):
     sock: socket.socket
     hello: Hello
     end: float

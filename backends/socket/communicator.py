@@ -6,15 +6,15 @@ import contextlib
 import io
 import os
 from collections.abc import Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.base import notice, settings
-from arraycomm.core.base.digest import sha256
 from arraycomm.core.base.errors import Aborted
 from arraycomm.core.base.log import log
 from arraycomm.core.base.printable import printable
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.group.arguments import nanoseconds
 from arraycomm.core.interface.backend import Watch
 

@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.base import kernel, settings, threads
@@ -24,7 +25,6 @@ from arraycomm.core.base.errors import DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.base.log import log
 from arraycomm.core.base.notice import Notice
 from arraycomm.core.base.printable import printable
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap import address as addresses_of
 from arraycomm.core.bootstrap.auth import Acceptor, HandshakeBroken, Hello, Purpose
 

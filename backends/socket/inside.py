@@ -13,11 +13,11 @@ import select
 import socket
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from arraycomm._engine import lib
 from arraycomm.core.base import threads
 from arraycomm.core.base.errors import DistNetworkError
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.auth import Hello, Purpose
 from arraycomm.core.interface.backend import Watch
 

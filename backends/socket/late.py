@@ -12,12 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.base.log import log
 from arraycomm.core.base.printable import printable
-from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.bootstrap.auth import HandshakeBroken, Purpose
 
 from ..errors import describe
@@ -34,7 +33,7 @@ _THREADS, _FRAMES = 4, 12  # of an answer: innermost frames
 _SILENT = 2**64 - 1  # in `begun`: the rank did not answer
 
 
-class Registered(Record):
+class Registered(NamedTuple):
     """A group that accepts data connections."""
 
     group: Any  # acomm_group *
@@ -43,7 +42,7 @@ class Registered(Record):
     name: str
 
 
-class Late(Record):
+class Late(NamedTuple):
     """An operation in which `rank` has been waiting for the ranks `late`."""
 
     rank: int

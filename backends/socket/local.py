@@ -9,10 +9,10 @@ import errno
 import os
 import socket
 import time
+from hashlib import sha256
 
 from arraycomm.core.base import settings
 from arraycomm.core.base.deadline import Deadline
-from arraycomm.core.base.digest import sha256
 from arraycomm.core.base.private import private_directories
 from arraycomm.core.bootstrap.auth import Hello, persist
 

@@ -8,12 +8,11 @@ import socket
 import struct
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from arraycomm.core.base import settings
 from arraycomm.core.base.errors import DistStoreError
 from arraycomm.core.base.printable import printable
-from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import TYPE_CHECKING
 from arraycomm.core.bootstrap.gathering import CARDS, Gathering, sign, signed
 from arraycomm.core.bootstrap.store.base import Store
 
@@ -31,7 +30,7 @@ _TUNING, _TRACE = "ARRAYCOMM_TUNING", "ARRAYCOMM_TRACE"
 _APART = b"\1"  # separates the machine from a unique suffix, for a rank that shares no memory
 
 
-class Peer(Record):
+class Peer(NamedTuple):
     """A rank's record in the store."""
 
     host: str  # equal on ranks that share memory

@@ -8,10 +8,10 @@ import select
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from arraycomm.core.base.errors import AuthFailed, DistNetworkError, GroupError
 from arraycomm.core.base.notice import Notice
-from arraycomm.core.base.typed import TYPE_CHECKING
 from arraycomm.core.bootstrap.auth import Purpose
 from arraycomm.core.interface.backend import Watch
 

@@ -11,11 +11,11 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from arraycomm._engine import Buffer, allocate
 
 from ..base.errors import ImmutableOutput, StridedOutput
-from ..base.typed import Any
 from .types import CODES, DeviceType, DType
 
 _LEGACY, _UNORDERED = 1, -1  # streams as DLPack numbers them: CUDA's legacy default stream; no order wanted

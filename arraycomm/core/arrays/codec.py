@@ -14,8 +14,8 @@ import importlib
 import itertools
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from ..base.typed import TYPE_CHECKING, Any
 from . import codec_keys
 from .buffer import Buffer
 from .types import DType

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import sys
+from typing import Any
 
-from ..base.typed import Any
 from . import codec, opaque
 from .codec import KNOWN, as_bytes, derives_from, typed
 from .dlpack import allocate, wrap

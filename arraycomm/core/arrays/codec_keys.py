@@ -5,8 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Collection, Iterator
-
-from ..base.typed import Any
+from typing import Any
 
 COLLIDING = 64  # maximum number of members or keys with equal hashes
 _PLAIN = frozenset((bool, int, float, str, bytes, type(None)))

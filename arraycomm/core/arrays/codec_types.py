@@ -13,9 +13,9 @@ import importlib
 import operator
 import sys
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..base.errors import RemoteError
-from ..base.typed import Any
 from . import codec_arrays, codec_keys
 from .codec import KNOWN, derives_from, typed
 

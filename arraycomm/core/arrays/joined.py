@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from ..base.errors import DeviceError
-from ..base.typed import Any
 from .buffer import Buffer
 from .codec import as_bytes
 from .dlpack import allocate

@@ -13,10 +13,10 @@ import math
 import sys
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 from arraycomm._engine import ffi, lib
 
-from ..base.typed import Any
 from . import arrays
 from .buffer import Buffer
 from .dlpack import resolve, resolve_out

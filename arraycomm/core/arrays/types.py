@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-
-from ..base.record import Record
+from typing import NamedTuple
 
 
 class DType(enum.IntEnum):
@@ -97,7 +96,7 @@ def device_name(code: int) -> str:
     return next((name for name, types in DEVICE_TYPES.items() if code in types), f"number {code} of DLPack's")
 
 
-class ReduceOp(Record):
+class ReduceOp(NamedTuple):
     """A reduction; operations take its name as well.
 
     Attributes:

@@ -12,8 +12,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable
-
-from .typed import Any
+from typing import Any
 
 CLOSED = 128 + signal.SIGPIPE  # the shell's exit status for `yes | head`
 

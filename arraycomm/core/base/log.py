@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-
-from .typed import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from logging import Logger

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from .digest import sha256
+from hashlib import sha256
 
 _SHOWN = 8  # maximum number of ranks in a name
 

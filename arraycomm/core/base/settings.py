@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-
-from .record import Record
+from typing import NamedTuple
 
 OWN = "each its own"
 _SHORTEST, _LONGEST = 0.001, 1e6  # seconds
@@ -20,7 +19,7 @@ MECHANISMS = ("exchange", "share", "ahead", "partners", "probe")  # what ARRAYCO
 CONNECTIONS = 64  # maximum per pair of ranks; as the engine's
 
 
-class Setting(Record):
+class Setting(NamedTuple):
     name: str
     default: str
     help: str

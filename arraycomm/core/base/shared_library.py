@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from . import settings
 from .errors import DistBackendError
-from .typed import Any
 
 
 def loaded(*names: str) -> list[str]:

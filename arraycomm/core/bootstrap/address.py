@@ -8,11 +8,10 @@ import fcntl
 import os
 import socket
 import struct
+from typing import Any, NamedTuple
 
 from ..base import settings
 from ..base.errors import DistNetworkError
-from ..base.record import Record
-from ..base.typed import Any
 
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915  # linux/sockios.h
 _IFF_UP = 1
@@ -25,7 +24,7 @@ _BACKLOG = 1024  # a thousand ranks may connect at once; the kernel lowers it to
 _SOMEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 
-class Interface(Record):
+class Interface(NamedTuple):
     name: str
     family: socket.AddressFamily
     address: str

@@ -10,15 +10,14 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from hmac import compare_digest
+from typing import Any, NamedTuple
 
 from ..base import threads
 from ..base.deadline import Deadline, grown
-from ..base.digest import same
 from ..base.errors import AuthFailed
 from ..base.log import log
 from ..base.printable import printable
-from ..base.record import Record
-from ..base.typed import Any
 from .address import is_loopback
 from .connect import connect_tcp
 from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, bound, tag
@@ -64,7 +63,7 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
         sock.settimeout(None)
     except OSError as error:
         raise _broken(peer, deadline, error) from error
-    signed = same(verdict[1:], tag(secret, bound(b"server", hello.purpose, called), transcript + proof + verdict[:1]))
+    signed = compare_digest(verdict[1:], tag(secret, bound(b"server", hello.purpose, called), transcript + proof + verdict[:1]))
     if verdict[0] == Status.ADMITTED and signed:
         if not unix:
             check_user(sock, secret)  # only now: before accept() the peer's user is unknown
@@ -192,7 +191,7 @@ def _peer(sock: socket.socket) -> str:
     return f"{name[0]} port {name[1]}" if isinstance(name, tuple) else printable(name) or "a local process"
 
 
-class _HalfOpen(Record):
+class _HalfOpen(NamedTuple):
     handshake: ServerHandshake
     end: float
 

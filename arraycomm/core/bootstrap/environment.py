@@ -6,9 +6,9 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ..base import settings
-from ..base.record import Record
 from .address import packed, port_range
 
 Environ = Mapping[str, str]
@@ -23,7 +23,7 @@ _RANKS = ("PMIX_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "MV2_COMM_WO
 _DERIVED_PORTS = range(15000, 30000)  # below the kernel's ephemeral ports, above the common ports of services
 
 
-class Place(Record):
+class Place(NamedTuple):
     """A rank, and the address of its rendezvous. None: not in this environment."""
 
     launcher: str

@@ -10,6 +10,7 @@ with the job's secret.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import math
 import os
 import socket
@@ -18,10 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import islice
 
-from ..base.digest import SHA256_BYTES, hmac_sha256, same
 from ..base.errors import AuthFailed, DistStoreError, PeerLost
 from ..base.notice import Notice
 from ..base.printable import printable
+from .handshake import TAG_BYTES
 from .store.base import Store
 from .store.connections import StoreLost
 
@@ -35,13 +36,13 @@ _WATCH = 0.5  # s between liveness checks, for stores without failure detection
 
 def sign(secret: bytes | None, about: str, content: bytes) -> bytes:
     """The content followed by its signature in hexadecimal: HMAC-SHA256 (RFC 2104) over subject and content."""
-    return content + hmac_sha256(secret or b"", b"arraycomm stored\0" + about.encode() + b"\0" + content).hex().encode()
+    return content + hmac.digest(secret or b"", b"arraycomm stored\0" + about.encode() + b"\0" + content, "sha256").hex().encode()
 
 
 def signed(secret: bytes | None, about: str, value: bytes) -> bytes:
     """The content of a value made by sign(). Raises AuthFailed if the signature is not of this secret and subject."""
-    content = value[: -2 * SHA256_BYTES]
-    if same(value, sign(secret, about, content)):
+    content = value[: -2 * TAG_BYTES]
+    if hmac.compare_digest(value, sign(secret, about, content)):
         return content
     raise AuthFailed(f"the store holds {about} without the signature of this job: a rank has another secret (give all the same "
                      "ARRAYCOMM_SECRET or ARRAYCOMM_SECRET_FILE), or somebody else writes to the store")

@@ -20,19 +20,20 @@ sockets always, peers on this machine must also run under our user id.
 from __future__ import annotations
 
 import enum
+import hmac
 import os
 import struct
 from collections.abc import Callable
+from hashlib import sha256
+from typing import NamedTuple
 
-from ..base.digest import SHA256_BYTES, hmac_sha256, same, sha256
 from ..base.errors import AuthFailed
-from ..base.record import Record
 
 _MAGIC = b"ACOM"
 _VERSION = 2
 _HELLO = struct.Struct("<4sHBB16siiQI")
 NONCE_BYTES = 32
-TAG_BYTES = SHA256_BYTES
+TAG_BYTES = 32  # of SHA-256
 HELLO_BYTES = _HELLO.size + NONCE_BYTES
 
 
@@ -66,7 +67,7 @@ REMEDY = {
 }
 
 
-class Hello(Record):
+class Hello(NamedTuple):
     """The client's first message: describes the connection. Ranks are world ranks, -1 if unknown."""
 
     job: str
@@ -101,11 +102,11 @@ def _decode(message: bytes, job: str) -> tuple[Hello, bool]:
     if purpose >= len(_PURPOSES):
         raise AuthFailed(f"it asks for the unknown purpose {purpose}")
     hello = Hello(job, _PURPOSES[purpose], sender, receiver, group, channel, stripe)
-    return hello, same(digest, job_digest(job))
+    return hello, hmac.compare_digest(digest, job_digest(job))
 
 
 def tag(secret: bytes | None, role: bytes, transcript: bytes) -> bytes:
-    return hmac_sha256(secret or b"", role + transcript)
+    return hmac.digest(secret or b"", role + transcript, "sha256")
 
 
 def bound(role: bytes, purpose: Purpose, where: bytes) -> bytes:
@@ -163,7 +164,7 @@ class ServerHandshake:
         transcript = bytes(self._received[:HELLO_BYTES]) + self._nonce
         proof = bytes(self._received[HELLO_BYTES:])
         hello = self._claimed
-        if not same(proof, tag(self._secret, bound(b"client", hello.purpose, self._where), transcript)):
+        if not hmac.compare_digest(proof, tag(self._secret, bound(b"client", hello.purpose, self._where), transcript)):
             self.error = "it has another secret, or has called another address than this one"
             return bytes([Status.WRONG_SECRET]) + bytes(TAG_BYTES)
         code = bytes([self._judge(hello)])

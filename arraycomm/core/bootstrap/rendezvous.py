@@ -13,14 +13,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from hashlib import sha256
+from typing import NamedTuple
 
 from ..base import settings
-from ..base.digest import sha256
 from ..base.errors import AuthFailed, DistNetworkError
 from ..base.log import log
 from ..base.printable import printable
 from ..base.private import private_directory
-from ..base.record import Record
 from . import ends
 from . import secret as secrets
 from .address import loopback_address, outside_address, publish_addresses, select_addresses
@@ -36,7 +36,7 @@ _ANNOUNCE = timedelta(seconds=5)  # for a store on this host, or one that is kno
 LINGER = 1.0  # s that rank 0 keeps serving the store for ranks that are still leaving
 
 
-class Rendezvous(Record):
+class Rendezvous(NamedTuple):
     """The input of a backend to connect the ranks. `close` closes the store if it was opened here."""
 
     rank: int
@@ -60,7 +60,7 @@ class Rendezvous(Record):
         return self._replace(rank=rank, size=len(members), store=store, job=job, close=lambda: None)
 
 
-class _Meeting(Record):
+class _Meeting(NamedTuple):
     """A store before the rendezvous."""
 
     store: Store

@@ -7,8 +7,8 @@ import os
 import threading
 import time
 from operator import index
+from typing import TYPE_CHECKING, Any
 
-from ..base.typed import TYPE_CHECKING, Any
 from ..group.group import Group
 from ..interface.kinds import COLLECTIVES, RECORDED
 from .watch import Call, Watcher

@@ -20,12 +20,12 @@ import threading
 import time
 import weakref
 from array import array
+from hashlib import sha256
 from io import FileIO
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ..base.digest import sha256
 from ..base.log import log
-from ..base.typed import TYPE_CHECKING, Any
 from ..group.exchange import gather_integers
 from ..group.group import Group
 from ..interface.kinds import COLLECTIVES, RECORDED

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 from arraycomm._engine import ShortcutMethod
 
 from ..arrays.dlpack import resolve
 from ..arrays.types import DType
 from ..base.errors import DistError
-from ..base.typed import Any
 from ..group.group import Group
 from ..group.work import Work
 from ..interface.kinds import COLLECTIVES, RECORDED, parameters

@@ -6,7 +6,7 @@ there (about 500 MB of device memory), also if the thread had none. With JAX mos
 
 from __future__ import annotations
 
-from ..base.typed import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import types

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ..arrays.buffer import Buffer
 from ..base.errors import CollectiveTimeout, DistError
 from ..base.log import log
-from ..base.typed import Any
 from .pinned import Block, Pool
 from .runtime import TO_DEVICE, TO_HOST, Runtime
 

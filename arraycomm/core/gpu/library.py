@@ -6,9 +6,9 @@ Pointers, streams and events are declared as integers, as in a Buffer: the ABIs 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ..base.shared_library import bind, loaded, packaged
-from ..base.typed import Any
 
 # CUDA Runtime API; unchanged from CUDA 11 to 13, the attributes' tail aside.
 DECLARATIONS = """

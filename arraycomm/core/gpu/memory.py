@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from typing import Any
 
 from ..arrays.buffer import Buffer
 from ..arrays.codec import as_bytes
 from ..arrays.dlpack import adopt, give_back
 from ..arrays.types import DeviceType, DType
 from ..base.errors import DistError, ResourceError
-from ..base.typed import Any
 from ..interface.backend import Mover
 from .runtime import ON_DEVICE, TO_DEVICE, TO_HOST, Runtime, runtime
 

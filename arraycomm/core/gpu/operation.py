@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 from ..arrays.buffer import Buffer
 from ..base.dropped import finish
 from ..base.errors import CollectiveTimeout, ResourceError
-from ..base.typed import Any
 from ..interface import backend
 from . import pieces
 from .lane import Lane

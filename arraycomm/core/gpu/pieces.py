@@ -7,8 +7,7 @@ k-th slice of every block, so that each piece is the same operation on fewer ele
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from ..base.typed import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 PIECE_BYTES = 4 << 20  # per input or output: long compared with a copy's latency, short compared with the arrays to segment
 _ALIGNED = 64  # bytes: pieces are aligned to vectors and cache lines

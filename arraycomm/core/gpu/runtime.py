@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ..base.errors import DeviceError, DistBackendError, ResourceError
-from ..base.typed import TYPE_CHECKING, Any
 from .contexts import Contexts, On
 from .library import load
 

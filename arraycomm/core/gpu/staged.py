@@ -11,13 +11,13 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from copy import copy
+from typing import Any, TypeVar
 
 from ..arrays.buffer import Buffer
 from ..arrays.dlpack import overlaps
 from ..arrays.types import DType, ReduceOp
 from ..base.errors import CollectiveMismatch, DeviceError, DistBackendError, ResourceError
 from ..base.log import log
-from ..base.typed import TYPE_CHECKING, Any
 from ..interface.backend import Communicator, Work
 from ..interface.kinds import Kind
 from . import pieces
@@ -26,10 +26,7 @@ from .operation import Held, Operation, Side, StagedWork
 from .pinned import Pool
 from .runtime import Runtime, runtime, unavailable
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    _Work = TypeVar("_Work", bound=Work)
+_Work = TypeVar("_Work", bound=Work)
 
 _pools: list[Pool] = []  # one per process: pinned memory is shared by all devices and groups
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import operator
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..arrays.buffer import Buffer
 from ..arrays.dlpack import allocate, overlaps, resolve_out, wrap, writable_memory
 from ..arrays.opaque import Opaque, dtype_name, writable
 from ..arrays.types import DeviceType, DType, ReduceOp, reduce_op
-from ..base.typed import Any
 
 
 class Destination:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from ..base.typed import TYPE_CHECKING, Any
 from . import arguments
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import array
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..arrays.buffer import Buffer
 from ..arrays.dlpack import resolve
 from ..arrays.opaque import dtype_name, row
 from ..base.errors import CollectiveMismatch
-from ..base.typed import TYPE_CHECKING
 from ..interface.backend import Communicator
 from ..interface.kinds import KINDS
 from . import arguments, shapes

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from arraycomm._engine import ffi, lib
 
@@ -19,7 +20,6 @@ from ..arrays.joined import clear, copy, duplicate, on_host, through_host
 from ..arrays.opaque import Opaque, dtype_name, readable
 from ..arrays.types import DeviceType
 from ..base.errors import RemoteError
-from ..base.typed import Any
 from ..interface.kinds import KINDS, Kind
 from . import arguments
 from .exchange import gather_integers, same_values

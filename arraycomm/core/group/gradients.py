@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
 from ..arrays.buffer import Buffer
 from ..arrays.codec import as_bytes
 from ..arrays.dlpack import adopt, allocate, resolve, resolve_out, wrap
 from ..arrays.joined import copy
 from ..arrays.types import DeviceType, DType, ReduceOp
-from ..base.digest import sha256
-from ..base.typed import TYPE_CHECKING, Any
 from . import arguments, buckets
 from .exchange import gather_integers, same_values
 from .group import Group

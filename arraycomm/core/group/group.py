@@ -20,6 +20,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 from arraycomm._engine import Shortcuts, interrupting
 
@@ -27,7 +28,6 @@ from ..arrays.buffer import Buffer
 from ..arrays.dlpack import resolve
 from ..arrays.types import ReduceOp
 from ..base.errors import counted_in
-from ..base.typed import TYPE_CHECKING, Any
 from ..interface.kinds import KINDS
 from . import arguments
 from .arguments import Destination

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from arraycomm._engine import lib
 
 from ..arrays.buffer import Buffer
 from ..arrays.dlpack import allocate, wrap
 from ..arrays.joined import copy, on_host, room
 from ..arrays.types import LOCATING, OPS, DType
-from ..base.typed import TYPE_CHECKING, Any
 from ..interface.kinds import KINDS
 from . import arguments, shapes
 from .arguments import Destination

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import types
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from ..arrays.buffer import Buffer
 from ..arrays.opaque import readable
 from ..arrays.types import DType
-from ..base.typed import TYPE_CHECKING, Any
 from . import arguments
 from .part import Part, short
 from .work import Message, Received, Work

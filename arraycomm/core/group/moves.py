@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..arrays.opaque import nothing_of, row
-from ..base.typed import TYPE_CHECKING, Any
 from . import arguments, shapes
 from .exchange import agreed_counts, blocks_of_root, given_rows, scattered_rows
 from .part import Part, short

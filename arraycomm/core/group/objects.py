@@ -13,6 +13,7 @@ import itertools
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from ..arrays import codec
 from ..arrays.buffer import Buffer
@@ -20,17 +21,13 @@ from ..arrays.codec import as_bytes
 from ..arrays.dlpack import allocate, resolve
 from ..arrays.types import DType
 from ..base.errors import DistError
-from ..base.typed import TYPE_CHECKING, Any
 from ..interface.backend import Communicator
 from . import arguments
 from .exchange import gather_integers
 from .part import Part
 from .work import Several, Work
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    _T = TypeVar("_T")
+_T = TypeVar("_T")
 
 _SAFE, _PICKLED, _FAILED = range(3)
 _HEADS, _CONTENTS = 2**62, 3 * 2**61  # first tags of objects, which no receive of an array matches

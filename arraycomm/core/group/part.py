@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
 from arraycomm._engine import ShortcutMethod
 
-from ..base.typed import TYPE_CHECKING, Any, Protocol
 from ..interface.kinds import KINDS, parameters
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
 
-    class SupportsDLPack(Protocol):
-        """An array of any library that speaks DLPack."""
+class SupportsDLPack(Protocol):
+    """An array of any library that speaks DLPack."""
 
-        def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
-    class SupportsBuffer(Protocol):
-        """Memory that speaks the buffer protocol."""
 
-        def __buffer__(self, flags: int, /) -> memoryview: ...
+class SupportsBuffer(Protocol):
+    """Memory that speaks the buffer protocol."""
 
-    Array = TypeVar("Array", bound=SupportsDLPack | SupportsBuffer)  # results have the argument's type
-    _Function = TypeVar("_Function", bound=Callable[..., Any])
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+Array = TypeVar("Array", bound=SupportsDLPack | SupportsBuffer)  # results have the argument's type
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Part:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..arrays.opaque import row
 from ..arrays.types import LOCATING, ReduceOp
-from ..base.typed import TYPE_CHECKING, Any
 from . import arguments, shapes
 from .part import Part, short
 

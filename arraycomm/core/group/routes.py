@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arrays.buffer import Buffer
 from ..arrays.types import DeviceType, device_name
 from ..base.errors import DeviceError
-from ..base.record import Record
-from ..base.typed import TYPE_CHECKING, Any
 from ..interface.backend import Backend, Communicator, Mover, Watch
 from ..interface.registry import spelled
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 _CPU, _CUDA = int(DeviceType.CPU), frozenset((int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED)))
 
 
-class Route(Record):
+class Route(NamedTuple):
     """A group's communicator of one backend, and the device types (DLPack's) assigned to it; empty: all that it supports."""
 
     backend: Backend

@@ -11,12 +11,12 @@ import array
 import itertools
 import threading
 import time
+from typing import Any
 
 from arraycomm._engine import ffi
 
 from ..arrays.buffer import Buffer
 from ..arrays.types import DeviceType, DType, ReduceOp
-from ..base.typed import Any
 from ..interface.backend import Serving
 from .group import Group
 

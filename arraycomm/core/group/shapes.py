@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from arraycomm._engine import layout as _layout
 
 from ..arrays.arrays import plain
 from ..arrays.dlpack import wrap
 from ..arrays.opaque import Opaque
-from ..base.typed import Any
 from . import arguments
 from .arguments import Destination
 

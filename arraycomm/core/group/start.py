@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from ..base import settings
 from ..base.log import log
-from ..base.typed import TYPE_CHECKING, Any
 from ..interface import registry
 from ..interface.backend import Backend, Communicator
 from . import arguments

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..base.errors import Aborted, CollectiveTimeout, DistBackendError, PeerLost, counted_in
 from ..base.printable import numbered
-from ..base.typed import TYPE_CHECKING, Any
 from . import arguments
 from .part import Part
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..arrays.dlpack import adopt, allocate, wrap
 from ..arrays.opaque import elements
 from ..arrays.types import DeviceType, DType
-from ..base.typed import TYPE_CHECKING, Any
 from . import arguments
 from .part import Part
 

@@ -6,18 +6,15 @@ import contextvars
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any, TypeVar
 
 from ..base import settings
-from ..base.typed import TYPE_CHECKING, Any
 from ..interface import registry
 from .group import Group
 from .routes import Route, Routes
 from .start import began, seconds_of
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    _Result = TypeVar("_Result")
+_Result = TypeVar("_Result")
 
 _LOOK = 0.2  # s between checks for an exception in this thread
 _SOON = 0.6  # s for the ranks to end by themselves after an interrupt

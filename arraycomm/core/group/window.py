@@ -5,12 +5,13 @@ The target's engine does it (served.py). A window has its own group, so that its
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..arrays.buffer import Buffer
 from ..arrays.dlpack import resolve, resolve_out
 from ..arrays.joined import flat
 from ..arrays.types import DeviceType, DType
 from ..base.errors import CollectiveTimeout, DeviceError
-from ..base.typed import Any
 from . import arguments
 from .exchange import gather_integers, mismatch
 from .group import Group

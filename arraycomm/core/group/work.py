@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from arraycomm._engine import Work
 
 from ..arrays.types import DType
 from ..base.errors import DistError
-from ..base.record import Record
-from ..base.typed import TYPE_CHECKING, Any, Generic
 from .arguments import seconds
+from .part import Array
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    from .part import Array
-
-    _Result = TypeVar("_Result")
-else:
-    Array = Any
+_Result = TypeVar("_Result")
 
 __all__ = ["Message", "Received", "Several", "Work", "wait_all", "wait_any"]
 
 _NAP = 1e-4  # s: polling interval over all of them
 
 
-class Received(Record, Generic[Array]):
+class _Received(NamedTuple):  # Python 3.10 has no generic NamedTuple
+    array: Any
+    source: int
+    tag: int
+
+
+class Received(_Received, Generic[Array]):
     """The result of a receive.
 
     Attributes:
@@ -43,12 +42,11 @@ class Received(Record, Generic[Array]):
         [Received(array=array([1.]), source=0, tag=0)]
     """
 
+    __slots__ = ()
     array: Array
-    source: int
-    tag: int
 
 
-class Message(Record):
+class Message(NamedTuple):
     """The result of a probe.
 
     Attributes:

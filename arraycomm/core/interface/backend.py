@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
 
 from arraycomm._engine import Shortcut
 
 from ..arrays.buffer import Buffer
 from ..arrays.types import ReduceOp
-from ..base.typed import TYPE_CHECKING, Protocol
 from .kinds import Kind
 
 if TYPE_CHECKING:

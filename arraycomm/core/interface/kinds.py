@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from arraycomm._engine import ffi, lib
 
-from ..base.record import Record
-from ..base.typed import Any
 
-
-class Kind(Record):
+class Kind(NamedTuple):
     """A row. gives, gets: lib.ACOMM_ALL, _ROOT or _NOBODY; array: lib.ACOMM_WHOLE, _JOINS, _CUTS, _EXCHANGES or _MESSAGE;
     reduces: lib.ACOMM_OF_ALL, _INCLUSIVE, _EXCLUSIVE or 0."""
 

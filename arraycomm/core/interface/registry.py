@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from ..arrays.types import DEVICE_TYPES
 from ..base.errors import DeviceError, DistBackendError
-from ..base.typed import TYPE_CHECKING
 from .backend import Backend
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    _Loaded = TypeVar("_Loaded")
+_Loaded = TypeVar("_Loaded")
 
 _TABLE: dict[str, str] = {
     "socket": "arraycomm.backends.socket:SocketBackend",

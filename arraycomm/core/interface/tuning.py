@@ -15,13 +15,12 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 from arraycomm._engine import ffi, lib
 
 from ..base import settings
-from ..base.digest import sha256
-from ..base.record import Record
-from ..base.typed import Any
 
 VARIABLE = "ARRAYCOMM_TUNING"
 FORMAT, VERSION = "arraycomm tuning", 2  # version 1 called loopback "tcp" too
@@ -40,7 +39,7 @@ MEASURED = (("AMD", 2), ("Intel", 2), ("Intel", 16))  # machines on which the en
 _ALWAYS = 2**64 - 1  # the engine's "no limit"
 
 
-class Row(Record):
+class Row(NamedTuple):
     """A row of the engine's table."""
 
     kind: str
@@ -64,14 +63,14 @@ class Row(Record):
         return here and (dedicated or not self.where.startswith("DEDICATED")) and (not self.max_ranks or ranks <= self.max_ranks)
 
 
-class Pick(Record):
+class Pick(NamedTuple):
     """An algorithm, and the bytes of the whole array up to which it runs; None: no limit."""
 
     name: str
     up_to: int | None
 
 
-class Choice(Record):
+class Choice(NamedTuple):
     """The algorithms for one operation, transport and number of ranks."""
 
     operation: str
@@ -80,7 +79,7 @@ class Choice(Record):
     picks: tuple[Pick, ...]
 
 
-class Tuning(Record):
+class Tuning(NamedTuple):
     """A validated selection file. machine: by the names of _MACHINE."""
 
     path: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from arraycomm.core.arrays.arrays import landing
 from arraycomm.core.arrays.buffer import Buffer
@@ -13,7 +14,6 @@ from arraycomm.core.arrays.joined import duplicate
 from arraycomm.core.arrays.types import DeviceType, DType
 from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
 from arraycomm.core.base.errors import ImmutableOutput, StridedOutput
-from arraycomm.core.base.typed import Any
 from arraycomm.core.group import arguments as core_arguments
 
 from ..process_groups import devices

@@ -7,10 +7,10 @@ import json
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from arraycomm.core.base.errors import DistError, DistStoreError, PeerLost
 from arraycomm.core.base.notice import Notice
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.gathering import agreed, signed
 from arraycomm.core.bootstrap.store.connections import StoreLost
 

@@ -6,9 +6,9 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from arraycomm.core.arrays.joined import joined, target
-from arraycomm.core.base.typed import Any
 
 from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import resolve

@@ -12,10 +12,10 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.joined import flat
-from arraycomm.core.base.typed import Any
 from arraycomm.core.group.shapes import row
 
 from ..process_groups.process_group import ProcessGroup

@@ -6,22 +6,18 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import groupby
+from typing import Any, NamedTuple, TypeVar
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.joined import update
 from arraycomm.core.arrays.types import ReduceOp
-from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.group.group import Group
 
 from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import member, state
 from .work import Several, Work, ended
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 current: Any = state  # for the fast path, current.default._plain._plain_all_reduce(...): `default` and `_plain` may be None.
 # Calls that the fast path refuses go to the slow path, which raises the exact error.
@@ -59,7 +55,7 @@ def operation(warning: str = "") -> Callable[[_Function], _Function]:
     return decorate
 
 
-class Held(Record):
+class Held(NamedTuple):
     """One deferred operation. start(async_op=) runs it; settle() copies the result into the arrays; reduces: set for an
     all_reduce."""
 

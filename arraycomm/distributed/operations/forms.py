@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
-
-from arraycomm.core.base.typed import Any
+from typing import Any
 
 from .reduce_op import ReduceOp
 

@@ -6,10 +6,10 @@ Parameters and errors as in collectives.py. Lists of slices that follow each oth
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from arraycomm.core.arrays.dlpack import overlaps
 from arraycomm.core.arrays.joined import flat, joined, target
-from arraycomm.core.base.typed import Any
 
 from . import arguments
 from .entry import Held, begin, operation

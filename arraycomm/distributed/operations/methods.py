@@ -15,8 +15,8 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from itertools import chain
+from typing import TYPE_CHECKING, Any
 
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.group.exchange import gather_integers, mismatch
 from arraycomm.core.group.group import Group
 from arraycomm.core.interface.kinds import RECORDED

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.dlpack import allocate
 from arraycomm.core.arrays.joined import copy, joined, target
 from arraycomm.core.arrays.types import DeviceType, DType
 from arraycomm.core.base.errors import DeviceError
-from arraycomm.core.base.typed import Any
 from arraycomm.core.group.local import reduce_into
 
 from . import arguments

@@ -7,9 +7,9 @@ on all ranks pickles everything, as torch does. `device` is accepted and not use
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from arraycomm.core.base.settings import get_flag
-from arraycomm.core.base.typed import Any
 
 from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import resolve

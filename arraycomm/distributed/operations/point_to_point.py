@@ -7,9 +7,9 @@ Messages of one tag between two ranks keep their order, and are independent of c
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from arraycomm.core.arrays.types import DeviceType
-from arraycomm.core.base.typed import Any
 
 from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import is_outside, resolve

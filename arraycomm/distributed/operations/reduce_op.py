@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
 from arraycomm.core.arrays.types import premul_sum
-from arraycomm.core.base.typed import Any
 
 # The core's names of the reductions, indexed by torch's numbers.
 _NAMES = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max", "BAND": "band", "BOR": "bor",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 from arraycomm.core.base import threads
 from arraycomm.core.base.dropped import finish
 from arraycomm.core.base.errors import CollectiveTimeout, DistError
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import Any
 from arraycomm.core.group.work import Several as Several
 
 from ..future import followed, new_future

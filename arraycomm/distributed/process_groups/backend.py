@@ -5,11 +5,10 @@ from __future__ import annotations
 import enum
 import warnings
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from arraycomm.core.arrays.types import DEVICE_TYPES
 from arraycomm.core.base.errors import DistBackendError
-from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import Any
 from arraycomm.core.interface import registry
 from arraycomm.core.interface.backend import Backend as Engine
 
@@ -22,7 +21,7 @@ _ENGINES = {"gloo": "socket"}
 BackendType = enum.IntEnum("BackendType", ["UNDEFINED", "GLOO", "NCCL", "UCC", "MPI", "XCCL", "CUSTOM"], start=0)  # torch's
 
 
-class Plugin(Record):
+class Plugin(NamedTuple):
     """The arguments of register_backend()."""
 
     creator_fn: Callable[..., Any]

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from arraycomm._engine import lib
 from arraycomm.core.base.errors import CollectiveTimeout
 from arraycomm.core.base.log import log
-from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import Any
 from arraycomm.core.diagnostics.watch import Call, Watcher
 from arraycomm.core.group.exchange import mismatch
 from arraycomm.core.group.group import Group
@@ -22,7 +21,7 @@ from arraycomm.core.interface.kinds import KINDS
 TRACE = 5  # below logging.DEBUG
 
 
-class Fingerprint(Record):
+class Fingerprint(NamedTuple):
     """A rank's call signature. An empty field is not compared, or the rank has no value for it."""
 
     sequence: str

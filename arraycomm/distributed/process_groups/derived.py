@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from importlib import import_module
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.types import DEVICE_TYPES, DType
 from arraycomm.core.arrays.types import ReduceOp as CoreReduceOp
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.bootstrap.rendezvous import Rendezvous
 from arraycomm.core.interface.backend import Communicator
 from arraycomm.core.interface.kinds import Kind

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from arraycomm.core.arrays.types import DEVICE_TYPES, DeviceType
-from arraycomm.core.base.typed import Any
 
 
 def type_of(device: Any) -> str:

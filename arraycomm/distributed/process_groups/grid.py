@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-
-from arraycomm.core.base.typed import Any
+from typing import Any
 
 from .groups import agree, new_group
 from .process_group import ProcessGroup

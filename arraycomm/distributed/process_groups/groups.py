@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from arraycomm.core.base.printable import printable
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.gathering import MEET, Gathering, TooLate, agreed
 from arraycomm.core.bootstrap.store import PrefixStore
 

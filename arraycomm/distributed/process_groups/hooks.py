@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.base.errors import GroupError
 from arraycomm.core.base.log import log
-from arraycomm.core.base.record import Record
-from arraycomm.core.base.typed import Any
 from arraycomm.core.diagnostics.watch import Call, Watcher
 from arraycomm.core.interface.kinds import KINDS, RECORDED
 
@@ -39,7 +38,7 @@ _NAMES = {name: HookOpName[method(name if name in KINDS else name.removeprefix("
 _OWN_TAGS = 2**62  # tags from here on are reserved for this package's messages of objects
 
 
-class PreHookArgs(Record):
+class PreHookArgs(NamedTuple):
     """What a hook before an operation gets; PostHookArgs has the same fields.
 
     Arrays are the caller's where the engine uses them as they are, otherwise the engine's own: a list that is joined, a strided

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from datetime import timedelta
+from typing import Any
 
 from arraycomm.core.base.printable import numbered
 from arraycomm.core.base.threads import finish
-from arraycomm.core.base.typed import Any
 from arraycomm.core.bootstrap.rendezvous import Rendezvous, rendezvous
 
 from ..rendezvous import place

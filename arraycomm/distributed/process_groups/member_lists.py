@@ -9,8 +9,8 @@ every other rank writes only two keys. Entries are signed with the job's secret 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 
-from arraycomm.core.base.digest import sha256
 from arraycomm.core.base.errors import PeerLost
 from arraycomm.core.base.printable import printable
 from arraycomm.core.bootstrap.gathering import MEET, Gathering, agreed, signed

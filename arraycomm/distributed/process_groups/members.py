@@ -12,9 +12,9 @@ import array
 import os
 import time
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from arraycomm.core.base.errors import DistStoreError
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.bootstrap.gathering import agreed, signed
 from arraycomm.core.bootstrap.rendezvous import Rendezvous, rendezvous
 from arraycomm.core.bootstrap.secret import find

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from arraycomm.core.base.typed import Any
+from typing import Any
 
 # torch's name of a field -> that of ncclConfig_t.
 _FIELDS = {

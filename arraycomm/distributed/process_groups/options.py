@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-
-from arraycomm.core.base.typed import Any
+from typing import Any
 
 from ..operations.reduce_op import ReduceOp
 

@@ -6,12 +6,12 @@ import os
 import warnings
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from arraycomm.core.base import settings
 from arraycomm.core.base.errors import DeviceError, counted_in
 from arraycomm.core.base.log import log
 from arraycomm.core.base.printable import numbered
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
 from arraycomm.core.bootstrap.rendezvous import Rendezvous
 from arraycomm.core.bootstrap.store import Store
 from arraycomm.core.diagnostics.watch import Watched, attach

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 from arraycomm._engine import lib
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.types import DEVICE_TYPES
 from arraycomm.core.base.log import log
-from arraycomm.core.base.typed import Any
 from arraycomm.core.diagnostics.watch import Call, Watched, Watcher, attach, detach
 from arraycomm.core.group.group import Group
 from arraycomm.core.interface.kinds import KINDS

@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from arraycomm.core.base.errors import counted_in
-from arraycomm.core.base.typed import Any
 from arraycomm.core.group.group import Group
 
 from ..operations.methods import untimed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 import time
 from datetime import timedelta
+from typing import Any
 
-from arraycomm.core.base.typed import Any
 from arraycomm.core.group.window import REDUCTIONS
 from arraycomm.core.group.window import Window as CoreWindow
 

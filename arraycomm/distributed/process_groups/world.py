@@ -9,8 +9,7 @@ import sys
 import warnings
 from collections import Counter
 from datetime import timedelta
-
-from arraycomm.core.base.typed import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from arraycomm.core.bootstrap.rendezvous import Rendezvous

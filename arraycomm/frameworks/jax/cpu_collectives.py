@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import jax
@@ -26,7 +27,6 @@ from jax._src.lib import _jax
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.base import settings, threads
-from arraycomm.core.base.digest import sha256
 from arraycomm.core.base.errors import PeerLost
 from arraycomm.core.base.log import log
 from arraycomm.core.bootstrap import secret as secrets

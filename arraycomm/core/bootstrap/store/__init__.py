@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...base.typed import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
+
 from .base import Store
 from .forwarding import PrefixStore
 from .hash import HashStore

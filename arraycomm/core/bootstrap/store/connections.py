@@ -11,18 +11,15 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from typing import Protocol, TypeVar
 
 from ...base.errors import AuthFailed, DistNetworkError, DistStoreError
 from ...base.notice import Notice
-from ...base.typed import TYPE_CHECKING, Protocol
 from .base import barrier_timeout, seconds_of
 from .request import RequestStore, key_bytes
 from .table import BAD_REQUEST, CANCELLED, CLOSED, OK, OVER_QUOTA, Op, encode, failure, read_answer, read_bytes
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    _Found = TypeVar("_Found")
+_Found = TypeVar("_Found")
 
 GRACE = 30.0  # s that an answer may be late before the server counts as stopped: its process may run what keeps the GIL
 _OPENING = 5.0  # s that the greeting of a new connection may take

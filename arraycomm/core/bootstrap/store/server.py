@@ -17,12 +17,12 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 from ...base import settings, threads
 from ...base.errors import AuthFailed, ResourceError
 from ...base.log import log
 from ...base.printable import printable
-from ...base.typed import Any
 from ..address import is_loopback
 from ..auth import Acceptor, Hello, Purpose, check_user
 from .table import BAD_REQUEST, CANCELLED, CLOSED, MAGIC, OVER_QUOTA, Op, Table, answer, parse, sized
