@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import torch
 
-from arraycomm.core.base.digest import sha256
 from arraycomm.core.group.exchange import gather_integers, same_values
 from arraycomm.distributed.process_groups.process_group import ProcessGroup
 
