@@ -18,6 +18,7 @@ import arraycomm
 from arraycomm.core.bootstrap.store import HashStore
 
 from ..engine.compiling import COMPILER
+from . import api_pages
 
 HERE = Path(__file__).resolve().parent
 
@@ -101,41 +102,27 @@ def test_ctrl_c_in_a_call_is_raised_in_python(callers: ctypes.CDLL) -> None:
     assert not peer.is_alive()
 
 
-PAGE = HERE.parents[1] / "docs" / "reference" / "c-api.md"
-
-
-def header_names() -> tuple[set[str], set[str], set[str]]:
-    """The header's constants and types, the functions of its table, and the fields of a call."""
-    include = Path(arraycomm.get_include())
-    text = re.sub(r"/\*.*?\*/", "", (include / "arraycomm.h").read_text(), flags=re.DOTALL)
-    kinds = re.findall(r"^OPERATION\((\w+)", (include / "operations.def").read_text(), re.MULTILINE)
-    words = set(re.findall(r"\b(?:ACOMM|acomm)_\w+", text)) - {"ACOMM_API_H", "ACOMM_"} | {f"ACOMM_{kind}" for kind in kinds}
-    table = text.partition("typedef struct acomm_api {")[2].partition("} acomm_api;")[0]
-    call = text.partition("typedef struct acomm_call {")[2].partition("} acomm_call;")[0]
-    fields = set(re.findall(r"(\w+)(?=[,;])", call)) | set(re.findall(r"\(\*(\w+)\)", call))
-    return words, set(re.findall(r"\(\*(\w+)\)", table)), fields
+PAGE = api_pages.Page("c-api.md")
 
 
 def test_the_page_has_every_name_of_the_header() -> None:
-    words, functions, fields = header_names()
-    text = PAGE.read_text()
-    shown = set(re.findall(r"`(?:enum )?(\w+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)))
+    header = api_pages.Header("arraycomm.h")
+    kinds = {f"ACOMM_{kind}" for kind in api_pages.kinds()}
+    words = header.words() - {"ACOMM_API_H"} | kinds
+    functions, fields = header.functions("acomm_api"), header.fields("acomm_call")
     assert len(functions) == 13 and len(fields) > 15 and len(words) > 60
-    assert words | functions | fields <= shown
-    assert {name for name in re.findall(r"\bACOMM_\w+", text)} <= words  # no name that the header does not have
+    assert words | functions | fields <= PAGE.names()
+    assert PAGE.constants() <= words  # no name that the header does not have
 
 
 def test_the_pages_codes_have_the_headers_values() -> None:
-    header = (Path(arraycomm.get_include()) / "arraycomm.h").read_text()
-    codes = dict(re.findall(r"^    (ACOMM_\w+) = (-?\d+)", header, re.MULTILINE))
-    assert codes == dict(re.findall(r"^\| `(ACOMM_\w+)` \| (-?\d+) \|", PAGE.read_text(), re.MULTILINE))
+    codes = dict(re.findall(r"^    (ACOMM_\w+) = (-?\d+)", api_pages.Header("arraycomm.h").source, re.MULTILINE))
+    assert codes == dict(re.findall(r"^\| `(ACOMM_\w+)` \| (-?\d+) \|", PAGE.text, re.MULTILINE))
 
 
 def test_the_pages_example_compiles_and_runs(tmp_path: Path) -> None:
-    blocks = dict(re.findall(r"^```(c|python)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE))
-    (tmp_path / "mean.c").write_text(blocks["c"])
-    (tmp_path / "mean.py").write_text(blocks["python"])
-    subprocess.run([COMPILER, "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{arraycomm.get_include()}", "mean.c", "-o",
-                    "mean.so"], cwd=tmp_path, check=True)
+    (c,), (python,) = PAGE.blocks("c"), PAGE.blocks("python")
+    api_pages.library(tmp_path, "mean", c)
+    (tmp_path / "mean.py").write_text(python)
     done = subprocess.run([sys.executable, "mean.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout == "[0.5, 0.5]\n", done.stderr
