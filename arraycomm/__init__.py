@@ -1,4 +1,4 @@
-"""arraycomm: collectives for any array that speaks DLPack.
+"""arraycomm: collectives for any array that supports DLPack.
 
     import arraycomm
     with arraycomm.init() as group:

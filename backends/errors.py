@@ -102,7 +102,7 @@ class Translator:
             unlike = failure.mine.count == failure.theirs.count and failure.mine.dtype == failure.theirs.dtype
             differs = " (the dtypes differ)" if unlike else ""
             return (f"the message and the receive differ: {self._peer(failure.origin)} called {describe(failure.mine)}, "
-                    f"{peer} called {describe(failure.theirs)}{differs}; the message is gone, the group can still be used")
+                    f"{peer} called {describe(failure.theirs)}{differs}; the message is discarded, the group can still be used")
         if code == lib.ACOMM_INTERRUPTED:
             return f"{self._peer(failure.origin)} was interrupted by a signal"
         if code == lib.ACOMM_ABORTED:

@@ -18,7 +18,7 @@ from .arguments import at_least, numbers
 # A rank starts, prints a line, and then calls init() and close() alternately, one for each line of its input.
 _RANK = """
 import sys, time
-sys.path[:] = filter(None, sys.path)  # not the folder at hand: it may be a clone, whose package has no engine
+sys.path[:] = filter(None, sys.path)  # not the current folder: it may be a clone, whose package has no engine
 import arraycomm
 if {loaded}:
     import arraycomm.backends.socket, arraycomm.core.bootstrap.rendezvous
@@ -68,7 +68,7 @@ class _Ranks:
     def _answers(self) -> list[list[int]]:
         lines = [process.stdout.readline() for process in self._processes if process.stdout]
         if not all(lines):
-            raise RuntimeError("a rank ended before its time; see what it printed")
+            raise RuntimeError("a rank ended early; see what it printed")
         return [[int(word) for word in line.split()] for line in lines]
 
     def call(self) -> _Time:

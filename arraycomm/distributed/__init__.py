@@ -1,4 +1,4 @@
-"""torch.distributed's names, parameters and behaviour for any array that speaks DLPack; torch is not needed.
+"""torch.distributed's names, parameters and behaviour for any array that supports DLPack; torch is not needed.
 
     import arraycomm.distributed as dist
 

@@ -146,7 +146,7 @@ def _alone(backend: str, *, store: Any = None, **unknown: Any) -> tuple[Rendezvo
     """The rendezvous of a group without members: no rank is awaited before reconfigure()."""
     if unknown:
         raise TypeError(f"backend {backend!r} takes no {', '.join(unknown)} together with enable_reconfigure: reconfigure() "
-                        "tells rank and size")
+                        "sets rank and size")
     if store is None:
         raise TypeError("enable_reconfigure needs store=, in which the members will meet")
     job = os.urandom(16).hex()

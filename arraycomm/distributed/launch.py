@@ -19,7 +19,7 @@ _TORCHRUN = "use torchrun, which starts programs of this module too"
 # Options of torch's launcher that are not supported, and their replacements.
 _REFUSED = {
     "--tee -t": _OUTPUT, "--redirects -r": _OUTPUT, "--local-ranks-filter": _OUTPUT, "--duplicate-stdout-filters": _OUTPUT,
-    "--duplicate-stderr-filters": _OUTPUT, "--logs-specs": _OUTPUT, "--rdzv-conf": "all nodes have 300 s to come",
+    "--duplicate-stderr-filters": _OUTPUT, "--logs-specs": _OUTPUT, "--rdzv-conf": "all nodes have 300 s to join",
     "--local-addr": "give --master-addr", "--shutdown-timeout": "ranks have 1.2 s after SIGTERM, 10 s after a signal that is "
     "passed on", "--signals-to-handle": "SIGINT, SIGTERM and SIGHUP are passed on", "--event-log-handler": _TORCHRUN,
     "--run-path": _TORCHRUN, "--numa-binding": _TORCHRUN, "--virtual-local-rank": _TORCHRUN,

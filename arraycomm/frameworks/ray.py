@@ -245,7 +245,7 @@ def _find(key: bytes, seconds: float) -> tuple[TCPStore, str]:
             except (DistNetworkError, DistStoreError) as error:
                 trouble = error
         time.sleep(_LOOK)
-    raise DistStoreError(f"rank 0 of Ray's group {key.decode()!r} has not come within {seconds:g} s; see whether all its ranks "
+    raise DistStoreError(f"rank 0 of Ray's group {key.decode()!r} did not join within {seconds:g} s; see whether all its ranks "
                          "call init_collective_group with backend 'arraycomm'") from trouble
 
 

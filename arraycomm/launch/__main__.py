@@ -41,7 +41,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     _add_options(parser)
     options = parser.parse_args(arguments)
     if options.standalone and (options.nnodes > 1 or options.master_addr):
-        parser.error("--standalone is for one node, which finds its own address and port: leave --nnodes and --master-addr away")
+        parser.error("--standalone is for one node, which finds its own address and port: omit --nnodes and --master-addr")
     check(parser, options)
     if options.mpi:
         parser.error(f"ranks over MPI are started by the MPI library's own mpirun: ARRAYCOMM_BACKEND=mpi mpirun "
@@ -54,10 +54,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--nproc-per-node", "-n", "-np", type=nproc, default=1, metavar="N",
         help="ranks on this node; auto: one per GPU, or per core where there is none; cpu: one per core; gpu: one per GPU")
     add("--nnodes", type=partial(at_least, 1), default=1, metavar="N", help="number of nodes; start the launcher on each")
-    add("--standalone", action="store_true", help="one node, any free port: as without it")
-    add("--keep-going", action="store_true", help="a rank that fails does not end the others: for programs that go on without it")
+    add("--standalone", action="store_true", help="one node, any free port: the default")
+    add("--keep-going", action="store_true",
+        help="if a rank fails, let the other ranks continue; for programs that handle the loss of a rank")
     add("--no-prefix", dest="prefix", action="store_false", help="pass output on without [rank R] before each line")
-    add("--as-gloo", action="store_true", help="what asks torch.distributed for gloo gets arraycomm: ARRAYCOMM_TORCH_AS=gloo")
+    add("--as-gloo", action="store_true", help="requests of torch.distributed for gloo get arraycomm: ARRAYCOMM_TORCH_AS=gloo")
     add("--mpi", action="store_true", help=argparse.SUPPRESS)
     add("--jax", action="store_true", help="JAX's own collectives between the ranks run over arraycomm, see docs/guide/jax.md")
     parser.add_argument("program", help="script, module or program")

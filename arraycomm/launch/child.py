@@ -131,8 +131,8 @@ def _answer(value: Any) -> Answer:
     try:
         return Answer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
     except Exception as error:  # a user's __reduce__ may raise anything
-        raise TypeError(f"spawn gives its caller what its ranks return, and this rank's {type(value).__name__} cannot be pickled "
-                        f"({error}); return what can be, or None") from error
+        raise TypeError(f"spawn returns the ranks' results to its caller, and this rank's {type(value).__name__} cannot be "
+                        f"pickled ({error}); return an object that can be pickled, or None") from error
 
 
 def _report(error: Exception) -> Report:

@@ -44,7 +44,7 @@ _UNKNOWN = 255  # as multiprocessing has it
 def _how(code: int | None) -> str:
     if code is not None:
         return describe_exit(code)
-    return ("ended without a word, and the kernel has not kept how: this process ignores SIGCHLD, or something else in it has "
+    return ("ended without a report, and its exit status is unknown: this process ignores SIGCHLD, or other code in it has "
             "waited for all children")
 
 
@@ -117,7 +117,7 @@ class SpawnContext:
         Raises RuntimeError before, ProcessError for what cannot be read in this process.
         """
         if self._running or self._failures:
-            raise RuntimeError("the ranks have not all ended well: results() comes after a join() that gives True")
+            raise RuntimeError("not all ranks have succeeded: call results() after a join() that returns True")
         return [self._result(rank) for rank in range(len(self.processes))]
 
     def _result(self, rank: int) -> Any:
@@ -127,7 +127,7 @@ class SpawnContext:
         try:
             return pickle.loads(told.pickled)
         except Exception as error:  # a user's class may raise anything
-            raise ProcessError(f"what rank {rank} has returned cannot be read here: {error}", rank) from error
+            raise ProcessError(f"the result of rank {rank} cannot be read here: {error}", rank) from error
 
     def _turn(self, until: float | None) -> None:
         sentinels = {self.processes[rank].sentinel: rank for rank in self._running}

@@ -82,7 +82,7 @@ def add_common(parser: argparse.ArgumentParser) -> Callable[..., None]:
     add("--master-port", type=port, default=0, metavar="PORT",
         help=f"port of the store on node 0 (default: a free one; for several nodes {DEFAULT_PORT})")
     add("--log-dir", type=Path, metavar="DIR", help="also write each rank's output to DIR/rank-R.log")
-    add("--no-python", action="store_true", help="the program is started itself, not by Python")
+    add("--no-python", action="store_true", help="start the program directly, not by Python")
     add_version(parser)
     parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module's name")
     return add
@@ -160,7 +160,7 @@ def _log_names(folder: Path, ranks: Sequence[int]) -> str:
     names = ("rank-{}.log" if number == 1 else f"rank-{{}}.{number}.log" for number in count(1))
     name = next(name for name in names if taken.isdisjoint(map(name.format, ranks)))
     if "." in name.removesuffix(".log"):
-        print(f"arraycomm-run: the logs of an earlier run stay; this run's are {folder / name.format('R')}", file=sys.stderr)
+        print(f"arraycomm-run: the logs of an earlier run are kept; this run writes {folder / name.format('R')}", file=sys.stderr)
     return str(folder).replace("{", "{{").replace("}", "}}") + "/" + name
 
 
@@ -190,6 +190,6 @@ def _command(options: argparse.Namespace, extra: Sequence[str], runner: str) -> 
     if not options.module and not Path(options.program).exists():
         raise ValueError(f"there is no script {options.program!r} (a module needs -m, another program --no-python)")
     if not options.module and _is_binary(Path(options.program)):
-        raise ValueError(f"{options.program!r} is no Python script; it runs by itself with --no-python")
+        raise ValueError(f"{options.program!r} is not a Python script; --no-python starts it directly")
     # Unbuffered: with a pipe as stdout Python buffers 8 KiB, which are lost if it is killed.
     return [sys.executable, "-u", *(["-m", runner] if runner else []), *(["-m"] if options.module else []), *program]

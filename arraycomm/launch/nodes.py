@@ -45,7 +45,7 @@ class Meeting:
             return
         if self._launch.add(f"node{self.node_rank}", 1) > 1:
             ends.turn_away(self.store, f"a second launcher with --node-rank {self.node_rank}, on host "
-                                       f"{socket.gethostname()}, was turned away")
+                                       f"{socket.gethostname()}, was refused")
             raise DistError(f"a launcher with --node-rank {self.node_rank} has joined this job already")
         if self.node_rank > 0:
             self._launch._will("left", {f"left{self.node_rank}": _LOST})
@@ -76,15 +76,15 @@ class Meeting:
                 self._stay(keep_going)
         except DistStoreError as error:
             if code == 0:
-                print(f"arraycomm-run: this node has ended well, but the others did not say the same: {error}",
+                print(f"arraycomm-run: this node has succeeded, but the other nodes did not report the same: {error}",
                       file=sys.stderr)
 
     def _stay(self, keep_going: bool) -> None:
         others = self._joined() if keep_going else range(1, self.nnodes)
         names = {f"left{rank}": rank for rank in others}
         if keep_going and not self._launch.check(list(names)):
-            print("arraycomm-run: the ranks of this node have ended; the launcher stays, as the other nodes' ranks meet in its "
-                  "store", file=sys.stderr)
+            print("arraycomm-run: the ranks of this node have ended; the launcher continues, because other nodes' ranks use "
+                  "its store", file=sys.stderr)
         self._launch.wait(list(names), _FOR_GOOD if keep_going else _LEAVE)
         lost = [str(rank) for name, rank in names.items() if self._launch.get(name).decode() == _LOST]
         if lost:
@@ -97,7 +97,8 @@ class Meeting:
             self._launch.wait(list(names), _LEAVE)
         except DistStoreError:
             absent = [str(rank) for name, rank in names.items() if not self._launch.check([name])]
-            print(f"arraycomm-run: the launcher of node {', '.join(absent)} has not come, and is not waited for", file=sys.stderr)
+            print(f"arraycomm-run: the launcher of node {', '.join(absent)} has not joined, and this node does not wait for it",
+                  file=sys.stderr)
         return [rank for name, rank in names.items() if self._launch.check([name])]
 
     def close(self) -> None:
@@ -148,4 +149,4 @@ def _secret(nnodes: int) -> bytes | None:
     if settings.get_flag("ARRAYCOMM_INSECURE"):
         return None
     raise DistError("several nodes need one secret: set ARRAYCOMM_SECRET, or ARRAYCOMM_SECRET_FILE (a file of mode "
-                    "0600 with it), to the same on all of them; or accept to run without by ARRAYCOMM_INSECURE=1")
+                    "0600 with it), to the same value on all of them; or run without a secret by ARRAYCOMM_INSECURE=1")

@@ -33,7 +33,7 @@ _DRAIN_S = 1.0  # for the output of descendants that left their rank's process g
 class Plan:
     """A node's part of a job: for each local rank its command and its environment with RANK in it; the descriptors that all ranks
     inherit. logs: the path of a rank's log, with {} for its number. keep_going: a failed rank does not end the other ranks.
-    ended: called with the rank, the pid and the exit description, to notify the ranks that go on."""
+    ended: called with the rank, the pid and the exit description, to notify the ranks that still run."""
 
     commands: Sequence[Sequence[str]]
     environs: Sequence[Mapping[str, str]]
@@ -90,7 +90,7 @@ class Job:
                 code = self._conclude()
                 self._drain()
             return code
-        except BrokenPipeError:  # the reader of the launcher's output has gone: end as `yes | head` does
+        except BrokenPipeError:  # the reader of the launcher's output has closed it: end as `yes | head` does
             return CLOSED
         finally:
             self._close()
@@ -185,7 +185,7 @@ class Job:
 
     def _fail(self, failure: Failure) -> None:
         if self.plan.keep_going:
-            self._say(failure.headline() + ("; the others go on" if self._running else ""))
+            self._say(failure.headline() + ("; the other ranks continue" if self._running else ""))
         self._failures.append(failure)
         if not self.plan.keep_going:
             self._schedule.plan_end(self._failures)

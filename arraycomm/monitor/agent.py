@@ -85,7 +85,7 @@ class Agent:
         try:
             return {"connections": [] if ended else connections(self._pid)}
         except OSError as error:
-            return {"connections": [], "connections_error": f"the kernel does not tell of TCP connections here: {error}"}
+            return {"connections": [], "connections_error": f"the kernel does not report TCP connections here: {error}"}
 
     def _records(self) -> list[dict[str, Any]]:
         records, now = self._board.read_records(), time.monotonic_ns()

@@ -195,5 +195,5 @@ def describe(record: tuple[int, ...], texts: list[dict[str, Any]], groups: dict[
     if ended:
         about["seconds"], about["ended"] = (ended - begun) / 1e9, (now - ended) / 1e9
     if state == FAILED:
-        about["error"] = texts[what >> ERROR_SHIFT].get("error", "an error whose text found no room")
+        about["error"] = texts[what >> ERROR_SHIFT].get("error", "an error whose text did not fit")
     return about

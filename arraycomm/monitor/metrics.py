@@ -47,7 +47,7 @@ def exposition(reports: dict[int, Report], size: int, verdict: Verdict) -> str:
                for rank in reports}
     lines = [
         *_family("arraycomm_ranks", "gauge", "Ranks of the world.", [({}, size)]),
-        *_family("arraycomm_lost_ranks", "gauge", "Ranks that have died, left without closing, or not been heard of for "
+        *_family("arraycomm_lost_ranks", "gauge", "Ranks that have died, left without closing, or sent no report for "
                  f"{SILENCE:g} s.", [({}, len(verdict.lost))]),
         *_family("arraycomm_late_ranks", "gauge", "Ranks that others wait for and that wait for no rank.",
                  [({}, len(verdict.late))]),

@@ -114,7 +114,7 @@ class Server:
         records = {rank: self._read(f"records/{rank}") for rank in reports}
         verdict = judge(reports, self.size)
         with self._lock:
-            bad = [f"Rank {rank} tells what is no report: its agent is of another version, or something else writes in its place."
+            bad = [f"Rank {rank} sent an invalid report: its agent has another version, or another program writes in its place."
                    for rank in sorted(self._unreadable)]
         return {"world": self.world, "size": self.size,
                 "verdict": {**verdict._asdict(), "details": [*verdict.details, *bad],

@@ -53,7 +53,7 @@ def judge(reports: dict[int, Report], size: int) -> Verdict:
         return Verdict("bad", *_tell_circle(blocked, waits), waits, lost, late)
     if waits:
         wait = waits[0]
-        text = f"All ranks have come to {wait.what}, which has been going on for {seconds(wait.seconds)}"
+        text = f"All ranks have reached {wait.what}, which has been running for {seconds(wait.seconds)}"
         return Verdict("late", text, tuple(_tell(waits)), waits, lost, late)
     return Verdict("good", *_tell_good(reports, size), waits, lost, late)
 
@@ -151,7 +151,7 @@ def _tell(waits: tuple[Wait, ...]) -> list[str]:
     for (what, missing, blocked), its in list(alike.items())[:_SENTENCES]:
         who = {wait.rank for wait in its}
         verb = ("waits" if len(who) == 1 else "wait") if blocked else ("has begun" if len(who) == 1 else "have begun")
-        others = f", and {ranks(missing)} {'has' if len(missing) == 1 else 'have'} not come to it" if missing else ""
+        others = f", and {ranks(missing)} {'has' if len(missing) == 1 else 'have'} not reached it" if missing else ""
         told.append(f"{ranks(who).capitalize()} {verb} {'in ' if blocked else ''}{what}, for {seconds(its[0].seconds)}{others}.")
     return [*told, f"There are {len(alike) - _SENTENCES} more such waits."] if len(alike) > _SENTENCES else told
 
@@ -176,7 +176,7 @@ def _tell_lost(lost: tuple[int, ...], reports: dict[int, Report], waits: tuple[W
         if report is None:
             details.append(f"Rank {rank} has not reported yet.")
             continue
-        how = {"died": "has died", "exited": "has exited without closing its group"}.get(report["ended"], "has not been heard of")
+        how = {"died": "has died", "exited": "has exited without closing its group"}.get(report["ended"], "has sent no report")
         when = f"{seconds(report['heard'])} ago" if report["ended"] else f"for {seconds(report['heard'])}"
         details.append(f"Rank {rank} ({_place(report)}) {how}, {when}. {_doing(report, members)}")
     died = [rank for rank in lost if rank in reports]
@@ -191,8 +191,8 @@ def _tell_lost(lost: tuple[int, ...], reports: dict[int, Report], waits: tuple[W
 def _tell_late(late: tuple[int, ...], reports: dict[int, Report], waits: tuple[Wait, ...]) -> tuple[str, tuple[str, ...]]:
     members = _members(reports)
     since = max(wait.seconds for wait in waits if set(wait.missing) & set(late))
-    gone = {"closed": "It has closed its group and will not come.",
-            "unrecorded": "It is no longer recorded: whether it has come is not known here."}
+    gone = {"closed": "It has closed its group and will not call it.",
+            "unrecorded": "It is no longer recorded: whether it has called the operation is not known here."}
     details = [f"Rank {rank} ({_place(reports[rank])}): " + (gone.get(reports[rank]["ended"]) or _doing(reports[rank], members))
                for rank in late]
     waiting = tuple(sorted({wait.rank for wait in waits if set(wait.missing) & set(late)}))

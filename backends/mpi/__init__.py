@@ -46,11 +46,12 @@ class MpiBackend:
     def describe(self) -> dict[str, str]:
         """For arraycomm-info."""
         facts = load().facts()
-        tolerant = ("ULFM: under mpirun --with-ft ulfm PeerLost, and the others can go on" if facts.family == "Open MPI" else
-                    "has ULFM's functions, unproved: mpirun ends the job when one is killed")
+        tolerant = ("ULFM: under mpirun --with-ft ulfm a killed rank is PeerLost, and the others can continue"
+                    if facts.family == "Open MPI" else
+                    "has ULFM's functions, not tested: mpirun ends the job when a rank is killed")
         return {"library": f"{facts.version} ({facts.path})", "standard": f"MPI {facts.standard[0]}.{facts.standard[1]}",
                 "family": facts.family,
-                "killed ranks": tolerant if facts.fault_tolerant else "no ULFM: mpirun ends the job when one is killed",
+                "killed ranks": tolerant if facts.fault_tolerant else "no ULFM: mpirun ends the job when a rank is killed",
                 "threads": f"MPI_THREAD_{(facts.threads or 'multiple').upper()}"
                            + ("" if facts.threads else ", which init() will ask for")}
 

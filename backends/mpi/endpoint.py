@@ -52,7 +52,7 @@ class MpiEndpoint(Endpoint):
 
 
 def _alone(mine: Peer) -> Peers:
-    raise AssertionError("a world of one has nobody to meet")
+    raise AssertionError("a world of one rank has no peers")
 
 
 class _Fabric:
@@ -84,7 +84,7 @@ class _Fabric:
         if code == lib.ACOMM_INTERRUPTED and (error := interrupted()) is not None:
             raise error
         if code == lib.ACOMM_TIMEOUT:
-            raise DistNetworkError(f"{self._place}: not all ranks came to init() or from_mpi4py() within {self._timeout:g} s; "
+            raise DistNetworkError(f"{self._place}: not all ranks called init() or from_mpi4py() within {self._timeout:g} s; "
                                    "see what the others printed")
         words = printable(ffi.string(why)) or ffi.string(lib.acomm_code_text(code)).decode()
         kind = ResourceError if code == lib.ACOMM_RESOURCE else DistBackendError

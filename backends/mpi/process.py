@@ -37,8 +37,8 @@ def begin() -> Library:
     if not facts.initialized:
         _refuse_launcher(facts)
     if _begun.get(library, os.getpid()) != os.getpid():
-        raise RuntimeError(f"this process was made by fork after its parent had begun with {facts.version}, which has no part in "
-                           "it: make such processes before that, or not by fork")
+        raise RuntimeError(f"this process was made by fork after its parent had initialised {facts.version}, which does not work "
+                           "in a child: make such processes before that, or not by fork")
     if library not in _begun:
         why = ffi.new("char[256]")
         if lib.acomm_mpi_begin(library.handle, facts.initialized, why):
@@ -66,7 +66,7 @@ def place(library: Library, comm: int) -> tuple[int, int]:
     """(rank, size) in a communicator."""
     rank, size = ffi.new("int32_t *"), ffi.new("int32_t *")
     if lib.acomm_mpi_place(library.handle, comm, rank, size):
-        raise DistBackendError("MPI does not tell rank and size of the communicator")
+        raise DistBackendError("MPI does not report rank and size of the communicator")
     return int(rank[0]), int(size[0])
 
 

@@ -47,7 +47,7 @@ def refuse_in_batch(name: str) -> None:
     """ValueError inside the batch of another communicator: NCCL would defer this call to the end of that batch."""
     if _thread.batch is not None:
         raise ValueError(f"group {name!r} within batch() of group {_thread.batch.name!r}: NCCL would begin its call when that "
-                         "batch ends; call it before the batch or behind it")
+                         "batch ends; call it before or after the batch")
 
 
 class NcclCommunicator(Operations):

@@ -30,7 +30,7 @@ class Library:
         out = ffi.new("int *")
         code = lib.ncclGetVersion(out)
         if code:
-            raise DistBackendError(f"{path} does not tell its version: code {code}")
+            raise DistBackendError(f"{path} does not report its version: code {code}")
         self.version = int(out[0])
         if self.version < OLDEST:
             raise DistBackendError(f"{path} is NCCL {version_text(self.version)}, and {version_text(OLDEST)} or later is needed; "
@@ -68,7 +68,7 @@ class Library:
 def translate(nccl: Library, code: int, doing: str, comm: int = 0) -> DistError:
     """The exception for a code. doing: the rank and the call that failed."""
     text = (f"{doing}: {nccl.error_text(code, comm)} ({_NAMES.get(code, 'a code that is not known here')}, {code}); "
-            "NCCL_DEBUG=WARN makes NCCL say more")
+            "NCCL_DEBUG=WARN makes NCCL print more")
     if code == REMOTE:
         return PeerLost(text)
     return CollectiveTimeout(text) if code == TIMEOUT else DistBackendError(text)

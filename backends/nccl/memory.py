@@ -120,5 +120,5 @@ def allocate(owner: NcclCommunicator, nbytes: int, timeout: float | None) -> Blo
 
 def _no_memory(owner: NcclCommunicator, size: int, codes: Sequence[int]) -> ResourceError:
     rank = next(rank for rank, code in enumerate(codes) if code)
-    return ResourceError(f"group {owner.name!r}: NCCL has not the {size} bytes of memory on the GPU of rank {rank}: "
+    return ResourceError(f"group {owner.name!r}: NCCL could not allocate {size} bytes on the GPU of rank {rank}: "
                          f"{owner.nccl.error_text(codes[rank])}")

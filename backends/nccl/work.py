@@ -39,8 +39,8 @@ class NcclWork:
         timeout: blocks the host until completion, for at most this many seconds. ValueError inside the work's own batch.
         """
         if not self.event and not self.ended:
-            raise ValueError(f"{self._flight.who}: wait() for {self.what} within batch(), which begins when that ends; wait "
-                             "behind the batch")
+            raise ValueError(f"{self._flight.who}: wait() for {self.what} within batch(), which begins when the batch ends; "
+                             "wait after the batch")
         if timeout is not None or self.unordered:
             self._block(math.inf if timeout is None else timeout)  # the watcher aborts a work that exceeds its timeout
         if not self.done():
@@ -52,7 +52,7 @@ class NcclWork:
         end = time.monotonic() + seconds
         while not self.done():
             if time.monotonic() >= end:
-                raise TimeoutError(f"{self._flight.who}: {self.what} has not ended within {seconds:g} s; it goes on")
+                raise TimeoutError(f"{self._flight.who}: {self.what} has not ended within {seconds:g} s; it continues")
             time.sleep(_STEP)
 
     def done(self) -> bool:

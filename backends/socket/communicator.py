@@ -131,7 +131,7 @@ class SocketCommunicator(EngineCommunicator):
             return ["", ""]
         lists = [tuning.engine_list(transport, self.size) for transport in self._transports]
         if self._owns and self.rank == 0 and self.size > 1 and not any(lists):
-            log().warning("ARRAYCOMM_TUNING: %s says nothing of %d ranks over %s, only of %s; the engine's own table chooses "
+            log().warning("ARRAYCOMM_TUNING: %s has no entry for %d ranks over %s, only for %s; the engine's own table chooses "
                           "(`arraycomm-bench tune` under this job's launcher measures its network)", tuning.path, self.size,
                           self._transports[0], tuning.covered())
         return lists

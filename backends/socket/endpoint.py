@@ -211,7 +211,7 @@ class Endpoint:
         if hello.purpose is Purpose.STORE or hello.receiver != self.rank or not 0 <= hello.sender < self.size:
             return f"it looks for rank {hello.receiver} ({hello.purpose.value}), this is rank {self.rank} of {self.size}"
         if hello.sender == self.rank:
-            return f"another process takes itself for rank {self.rank}"
+            return f"another process claims to be rank {self.rank}"
         if lib.acomm_node_peer(self.node, hello.sender, ffi.new("char **")):
             return f"rank {hello.sender} has left, or was declared lost"
         return None

@@ -117,8 +117,8 @@ def _ask(rank: int, outgoing: Outgoing) -> str:
             text = _receive(sock).decode(errors="replace")
     except Exception as error:  # catch all: the answer is only for the log
         if isinstance(error.__cause__, (HandshakeBroken, TimeoutError)):
-            return " does not say where it is: it is stopped, has no processor, or what it calls keeps Python's lock"
-        return f" does not say where it is: {printable(str(error) or type(error).__name__)}"
+            return " sent no stack: it is stopped, has no CPU, or holds the GIL"
+        return f" sent no stack: {printable(str(error) or type(error).__name__)}"
     return " is here:\n" + "\n".join(map(printable, text.splitlines()))
 
 

@@ -71,5 +71,5 @@ def _remedy(address: str, inside: bool) -> str:
     if is_loopback(address):
         return ("it has ended, or is on another host and listens on loopback only: set MASTER_ADDR or "
                 "ARRAYCOMM_SOCKET_IFNAME")
-    return ("it has ended, or a firewall is between: open ARRAYCOMM_PORT_RANGE, or choose the network with "
+    return ("it has ended, or a firewall blocks the connection: open ARRAYCOMM_PORT_RANGE, or choose the network with "
             "ARRAYCOMM_SOCKET_IFNAME")

@@ -99,7 +99,7 @@ def possible() -> bool:
         cause = error.__cause__
         if settings.get_transport() == "shm" or not isinstance(cause, OSError) or cause.errno not in kernel.FORBIDDEN:
             raise
-        log().warning("no shared memory, so that this process talks TCP to all others: %s", cause.strerror)
+        log().warning("no shared memory, so this process uses TCP to all other ranks: %s", cause.strerror)
         return False
 
 
@@ -131,7 +131,7 @@ class Offers:
             try:
                 socket.send_fds(sock, [_TOKEN], [segment.fileno()])
             except OSError as error:
-                log().info("rank %d went before it had its shared memory: %s", hello.sender, error.strerror)
+                log().info("rank %d ended before it received its shared memory: %s", hello.sender, error.strerror)
         if not awaited:
             self.withdraw(hello.group)
 

@@ -89,7 +89,7 @@ def test_absent_rank_is_named(start: Any) -> None:
     world = start(3, changes={1: {"late": True}}, timeout=2.0)
     for rank in (0, 2):
         kind, text = world.ranks[rank].error()
-        assert kind == "DistStoreError" and "timeout after 2 s, these ranks did not come: 1" in text, text
+        assert kind == "DistStoreError" and "timeout after 2 s, these ranks did not join: 1" in text, text
 
 
 def test_wrong_secret(start: Any) -> None:

@@ -121,7 +121,7 @@ def in_c(rank, told):
     with arraycomm.init(timeout=LIMIT) as group:
         group.barrier()
         if rank == 0:
-            until_told(told, group.barrier, " s in barrier #2 for rank 1 (host ", "\nrank 1 does not say where it is: it is st")
+            until_told(told, group.barrier, " s in barrier #2 for rank 1 (host ", "\nrank 1 sent no stack: it is st")
         else:
             os.close(PyDLL(None).open(told.encode(), os.O_RDONLY))
             group.barrier()

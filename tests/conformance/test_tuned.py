@@ -68,7 +68,7 @@ def test_a_file_that_says_nothing_of_the_world_is_announced(tmp_path: Path, capf
     file = write(tmp_path / "t", odd_choices("tcp", 2))
     spawn(meet, ([file] * 2,), 2)
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "ARRAYCOMM_TUNING" in line]
-    assert f"{file} says nothing of 2 ranks over shm, only of tcp (2 ranks); the engine's own table chooses" in line
+    assert f"{file} has no entry for 2 ranks over shm, only for tcp (2 ranks); the engine's own table chooses" in line
 
 
 def test_the_variable_goes_before_the_file(special: Special, tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_relay_is_found_out(purpose: Purpose) -> None:
             if purpose is Purpose.STORE:
                 auth.client_handshake(client, SECRET, hello)
             else:
-                with pytest.raises(AuthFailed, match="not the address on which it listens"):
+                with pytest.raises(AuthFailed, match="not the one on which it listens"):
                     auth.client_handshake(client, SECRET, hello)
     finally:
         stopped.set()
@@ -421,7 +421,7 @@ def test_time_to_say_who_one_is_grows_with_the_world(monkeypatch: pytest.MonkeyP
         stranger.settimeout(20)
         assert stranger.recv(1) == b""
     acceptor.close()
-    assert "it did not say who it is within 0.125 s" in caplog.text
+    assert "it did not identify itself within 0.125 s" in caplog.text
 
 
 def test_acceptor_survives_garbage(served: tuple[Acceptor, Members, tuple[str, int]]) -> None:

@@ -21,7 +21,7 @@ def test_devices(tmp_path: Path) -> None:
     found = facts(str(tmp_path))
     assert found["driver"].startswith("570.86.10, for CUDA up to ")
     assert found["runtime"].startswith("CUDA ") and build.cudart() in found["runtime"]
-    assert found["GPU 0"] == f"of a model that the driver does not tell, {runtime().bus_id(0)}"
+    assert found["GPU 0"] == f"of a model that the driver does not report, {runtime().bus_id(0)}"
     assert found["GPU 1"] == f"NVIDIA H100 80GB HBM3, {runtime().bus_id(1)}"
     assert list(found) == ["driver", "runtime", "GPU 0", "GPU 1"]
 

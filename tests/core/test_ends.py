@@ -28,7 +28,7 @@ def test_all_that_wait_hear_of_the_rank_that_did_not_come(store):
 
     def come(rank):
         ours = gathering(store, rank, 3)
-        with pytest.raises(PeerLost, match="rank 1 .host a, pid 7. failed .* SIGKILL before it had come") as error:
+        with pytest.raises(PeerLost, match="rank 1 .host a, pid 7. failed .* SIGKILL before it joined") as error:
             ours.wait(MEET, 20, watch=lambda: ends.tell(store, ours, MEET))
         raised[rank] = error.value.ranks
 

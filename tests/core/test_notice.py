@@ -97,13 +97,13 @@ def test_where_they_are_expected(said: Said) -> None:
     with contextlib.closing(TCPStore("127.0.0.1", 0, is_master=True, secret=SECRET, timeout=LIMIT)) as served:
         environ = {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(served.port),
                    "ARRAYCOMM_STORE": "launcher", "ARRAYCOMM_SECRET": "ab" * 32}
-        ends.turn_away(served, "a second launcher with --node-rank 1, on host b\33, was turned away")
+        ends.turn_away(served, "a second launcher with --node-rank 1, on host b\33, was refused")
 
         def run(rank: int) -> None:
             if rank > 1:
                 line = said.line("has waited")
                 assert line.endswith(f" for ranks 1, 2, 3, 4, 5, of nodes 0, 1, 2 (2 ranks a node); a second launcher with "
-                                     f"--node-rank 1, on host b\\x1b, was turned away; they meet in the TCPStore 127.0.0.1 port "
+                                     f"--node-rank 1, on host b\\x1b, was refused; they meet in the TCPStore 127.0.0.1 port "
                                      f"{served.port}")
                 ends.refuse(served, "node 2 (host c) was refused: it was started with --nnodes 4", SECRET)
                 return
@@ -182,7 +182,7 @@ def test_workers_that_do_not_come(said: Said) -> None:
                 port.append(listener.getsockname()[1])
                 TCPStore("127.0.0.1", 0, 2, True, LIMIT, secret=SECRET, listen_fd=listener.detach()).close(linger=5)
             return
-        assert "1 of 2 have come" in said.line("for the workers of the TCPStore")
+        assert "1 of 2 have joined" in said.line("for the workers of the TCPStore")
         TCPStore("127.0.0.1", port[0], 2, timeout=LIMIT, secret=SECRET).close()
 
     at_once(2, run)

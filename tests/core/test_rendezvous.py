@@ -219,7 +219,7 @@ def test_an_absurd_number_of_ranks() -> None:
     assert len(looked) < 100
 
 
-@pytest.mark.parametrize(("number", "error"), [(2, "rank 0 .host a, pid 7. failed"), (1, "did not come: 0, 1")])
+@pytest.mark.parametrize(("number", "error"), [(2, "rank 0 .host a, pid 7. failed"), (1, "did not join: 0, 1")])
 def test_an_end_is_told_to_ranks_of_the_launchers_numbers(number: int, error: str) -> None:
     """To others, whose init() was told one, it would name another rank than the one that ended."""
     with contextlib.closing(TCPStore("127.0.0.1", 0, is_master=True, secret=b"\xab" * 32)) as served:
@@ -241,7 +241,7 @@ def test_ranks_that_give_up_together_blame_nobody_who_came() -> None:
         return str(caught.value)
 
     for text in at_once(2, run):
-        assert "did not come: 2;" in text, text
+        assert "did not join: 2;" in text, text
 
 
 def test_two_processes_of_one_rank() -> None:
@@ -266,9 +266,9 @@ def test_different_names() -> None:
         with pytest.raises(DistStoreError) as caught:
             rendezvous(store=store, rank=rank, world_size=3, timeout=SHORT, name="ab"[rank], environ={})
         told.append(str(caught.value))
-    assert "did not come: 0, 2; see whether" in told[0]
-    assert "did not come: 1, 2; this rank came with name='a', and of those some came last with name='b': worlds" in told[1]
-    assert "did not come: 0, 2; this rank came with name='b', and of those some came last with name='a': worlds" in told[2]
+    assert "did not join: 0, 2; see whether" in told[0]
+    assert "did not join: 1, 2; this rank joined with name='a', and some absent ranks joined last with name='b': ranks" in told[1]
+    assert "did not join: 0, 2; this rank joined with name='b', and some absent ranks joined last with name='a': ranks" in told[2]
 
 
 def test_different_backends() -> None:

@@ -40,7 +40,7 @@ def test_who_has_not_come_is_late() -> None:
     assert found.headline == "Rank 1 has been late for 5.2 s: ranks 0 and 2 wait"
     assert "all_reduce number 3 of group 'world', ended 4.2 s ago. Its process is stopped." in found.details[0]
     assert found.details[1] == ("Ranks 0 and 2 wait in all_reduce number 4 of group 'world', for 5.2 s, and rank 1 has not "
-                                "come to it.")
+                                "reached it.")
 
 
 def test_the_cause_is_the_one_that_waits_for_nobody() -> None:
@@ -79,11 +79,11 @@ def test_nobody_waits_for_a_message_that_is_only_under_way() -> None:
 
 def test_an_operation_that_all_have_come_to() -> None:
     found = judge(world(*(report(rank, 4, (record(sequence=4),)) for rank in range(3))), 3)
-    assert found.headline == "All ranks have come to all_reduce number 4 of group 'world', which has been going on for 5.2 s"
+    assert found.headline == "All ranks have reached all_reduce number 4 of group 'world', which has been running for 5.2 s"
 
 
 @pytest.mark.parametrize("ended, heard, word", [("died", 7.0, "has died, 7.0 s ago"), ("exited", 7.0, "has exited without"),
-                                                ("", 11.0, "has not been heard of, for 11.0 s")])
+                                                ("", 11.0, "has sent no report, for 11.0 s")])
 def test_lost_ranks_come_first(ended: str, heard: float, word: str) -> None:
     waiting = record(sequence=4)
     found = judge(world(report(0, 4, (waiting,)), report(1, ended=ended, heard=heard), report(2, 4, (waiting,))), 3)
@@ -93,7 +93,7 @@ def test_lost_ranks_come_first(ended: str, heard: float, word: str) -> None:
 
 def test_who_has_closed_will_not_come() -> None:
     found = judge(world(report(0, 4, (record(sequence=4),)), report(1, ended="closed", heard=30.0), report(2, 4)), 3)
-    assert found.late == (1,) and "will not come" in found.details[0]
+    assert found.late == (1,) and "will not call it" in found.details[0]
     assert judge(world(*(report(rank, ended="closed") for rank in range(3))), 3).headline == "All ranks have closed their groups"
 
 

@@ -116,7 +116,7 @@ def test_who_comes_to_a_round_that_another_gives_up_goes_on_to_the_next() -> Non
         if who == 1:
             return _merge(late, 2)
         assert late.came.wait(30)
-        with pytest.raises(arraycomm.DistStoreError, match="1 of 2 ranks have come in time"):
+        with pytest.raises(arraycomm.DistStoreError, match="1 of 2 ranks have joined in time"):
             _merge(common, 2, timedelta(seconds=0.3))
         late.go_on.set()
         return _merge(common, 2)
@@ -133,7 +133,7 @@ def test_who_waits_when_another_gives_up_meets_those_who_come_later() -> None:
             return _merge(common, 3)
         assert common.came.wait(30)
         if who == 1:
-            with pytest.raises(arraycomm.DistStoreError, match="of 3 ranks have come in time"):
+            with pytest.raises(arraycomm.DistStoreError, match="of 3 ranks have joined in time"):
                 _merge(common, 3, timedelta(seconds=0.3))
             failed.set()
         assert failed.wait(30)
@@ -155,7 +155,7 @@ def test_a_group_that_finds_too_little_room_leaves_it_to_others() -> None:
             return _merge(common, 2)
         assert common.came.wait(30)
         pair = open_group(world, number - 1, 2)
-        with pytest.raises(ValueError, match="size is 2, but 1 ranks of other groups and 2 of this one have come"):
+        with pytest.raises(ValueError, match="size is 2, but 1 ranks of other groups and 2 of this one have joined"):
             pair.merge_remote_group(common, 2, LIMIT)
         refused.set()
         pair.shutdown()
@@ -282,12 +282,12 @@ def test_wrong_options_leave_the_group_as_it_was() -> None:
         for opts, error, text in ((None, TypeError, "takes ReconfigureOptions"), (_options(1, [5]), TypeError, "handles are str"),
                                   (_options("1", [mine]), TypeError, "uuid is an int"),  # type: ignore[arg-type]
                                   (_options(1, [mine], 3), TypeError, "timeout is"),  # type: ignore[arg-type]
-                                  (_options(1, [mine, mine]), ValueError, "stands there once"),
-                                  (_options(1, [mine, "other"]), ValueError, "stands there once"),
+                                  (_options(1, [mine, mine]), ValueError, "appears once"),
+                                  (_options(1, [mine, "other"]), ValueError, "appears once"),
                                   (_options(1, []), ValueError, "not among the handles")):
             with pytest.raises(error, match=text):
                 group.reconfigure(opts)
-        with pytest.raises(arraycomm.DistStoreError, match="did not come"):
+        with pytest.raises(arraycomm.DistStoreError, match="did not join"):
             group.reconfigure(_options(1, [mine, "arraycomm:nobody"], timedelta(seconds=0.2)))
         with pytest.raises(RuntimeError, match="uuid 1 is already used"):
             group.reconfigure(_options(1, [mine]))

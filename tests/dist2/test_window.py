@@ -143,7 +143,7 @@ def test_signals_are_counted() -> None:
         assert not late.is_completed()
         with pytest.raises(RuntimeError, match="has not ended within 0.05 s"):
             late.wait(timedelta(seconds=0.05))
-        with pytest.raises(arraycomm.CollectiveTimeout, match=f"no signal of rank {peer} came in time") as caught:
+        with pytest.raises(arraycomm.CollectiveTimeout, match=f"no signal of rank {peer} arrived in time") as caught:
             late.wait()
         assert caught.value.ranks == (peer,)
         window.tensor_deregister()

@@ -105,7 +105,7 @@ def late(first: bool) -> None:
     group = dist.new_group(timeout=timedelta(seconds=1))
     x = np.ones(1)
     if first:
-        with pytest.raises(arraycomm.CollectiveTimeout, match="(?s)not all ranks came to all_reduce of float64 .1., op sum"):
+        with pytest.raises(arraycomm.CollectiveTimeout, match="(?s)not all ranks reached all_reduce of float64 .1., op sum"):
             dist.all_reduce(x, group=group)
         dist.send(x, 1)
     else:

@@ -106,7 +106,7 @@ def check_late(rank: int) -> None:
     """Who gives up waiting for a rank and tries again meets it, though it tried once only."""
     store = dist.group.WORLD.get_group_store()  # type: ignore[union-attr]
     if rank == 0:
-        refused(dist.DistStoreError, "these ranks did not come: 1, 2; every rank of group '0' has to call new_group",
+        refused(dist.DistStoreError, "these ranks did not join: 1, 2; every rank of group '0' has to call new_group",
                 lambda: dist.new_group(timeout=timedelta(seconds=0.2)))
         store.set("late", "")
     else:

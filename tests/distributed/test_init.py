@@ -203,7 +203,7 @@ def check_a_try_that_failed(rank: int, path: str) -> None:
     """Rank 0 tries twice in a store that stays, rank 1 once: they meet."""
     store, bell = FileStore(path, 2), FileStore(path + ".bell", 2)
     if rank == 0:
-        with pytest.raises(dist.DistStoreError, match="these ranks did not come: 1"):
+        with pytest.raises(dist.DistStoreError, match="these ranks did not join: 1"):
             dist.init_process_group("gloo", timeout=timedelta(seconds=0.3), store=store, rank=0, world_size=2)
         assert not dist.is_initialized() and dist.get_pg_count() == 0
         bell.set("rung", "")

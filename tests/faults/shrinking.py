@@ -1,4 +1,4 @@
-"""Kills ranks of running jobs at random points until one is left, again and again; the others go on by group.shrink().
+"""Kills ranks of running jobs at random points until one is left, again and again; the other ranks continue by group.shrink().
 
     python -m tests.faults.shrinking [KILLS] [SEED]     default: 20, for each transport
 

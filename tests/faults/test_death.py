@@ -137,7 +137,7 @@ def test_killed_while_the_kernel_copies(job: Jobs, victim: int) -> None:
     ranks.answers()
     time.sleep(0.1)
     since = ranks.kill(victim)
-    checks.lost(ranks.answers([1 - victim]), ranks, victim, ("process died", "its process has gone"), since, within=1)
+    checks.lost(ranks.answers([1 - victim]), ranks, victim, ("process died", "its process has ended"), since, within=1)
     checks.clean(ranks, [1 - victim])
 
 

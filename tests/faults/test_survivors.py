@@ -207,7 +207,7 @@ def test_what_cannot_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
             group.shrink(timeout=0)
         assert not group.closed
         monkeypatch.delattr(type(group._communicator), "gone")
-        with pytest.raises(arraycomm.DistBackendError, match="backend 'socket' does not say which ranks are gone"):
+        with pytest.raises(arraycomm.DistBackendError, match="backend 'socket' does not report which ranks were lost"):
             group.shrink()
         assert not group.closed
 

@@ -105,7 +105,7 @@ def survivors(tmp_path, port):
     nodes = [node(rank, port, "--keep-going", str(path)) for rank in range(2)]
     try:
         assert [nodes[1].stdout.readline() for _ in range(2)] == ["alone\n"] * 2
-        while "the launcher stays" not in (line := nodes[0].stderr.readline()):
+        while "the launcher continues" not in (line := nodes[0].stderr.readline()):
             assert line
         yield nodes
     finally:
@@ -118,7 +118,7 @@ def test_node_0_without_ranks_keeps_the_store_for_the_others(survivors, port):
     TCPStore("127.0.0.1", port, secret=secret.find(SECRET)).set("go on", "")
     codes, outputs = ends(*survivors)
     assert codes == [3, 0] and outputs[1][0] == "[2.]\n[2.]\n", outputs
-    assert "the others did not say" not in outputs[1][1]
+    assert "the other nodes did not report" not in outputs[1][1]
 
 
 def test_node_0_without_ranks_does_not_wait_for_a_launcher_that_was_killed(survivors):
@@ -148,7 +148,7 @@ def test_node_0_does_not_wait_for_a_launcher_that_never_came(impatient, capsys, 
             with closing(nodes.meet(nnodes, last, 1, "127.0.0.1", first.port, keep_going=True)) as other:
                 other.leave(0, True)
         first.leave(0, True)  # which complains where it waits until the timeout
-    assert capsys.readouterr().err == "arraycomm-run: the launcher of node 1 has not come, and is not waited for\n"
+    assert capsys.readouterr().err == "arraycomm-run: the launcher of node 1 has not joined, and this node does not wait for it\n"
 
 
 def test_node_0_does_not_wait_for_a_launcher_that_was_refused(impatient, capsys):

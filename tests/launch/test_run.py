@@ -151,7 +151,7 @@ def test_logs_of_earlier_runs_and_what_links_lead_to_stay(script, tmp_path):
     (tmp_path / "logs{}" / "rank-1.4.log").symlink_to(tmp_path / "nowhere")
     for turn, number in ((1, ""), (2, ".2"), (3, ".5")):
         done = launch("-n", "2", "--log-dir", str(tmp_path / "logs{}"), body, str(turn))
-        assert done.returncode == 0 and (turn == 1 or f"this run's are {tmp_path}/logs{{}}/rank-R{number}.log" in done.stderr)
+        assert done.returncode == 0 and (turn == 1 or f"this run writes {tmp_path}/logs{{}}/rank-R{number}.log" in done.stderr)
     for turn, number in ((1, ""), (2, ".2"), (3, ".5")):
         assert (tmp_path / "logs{}" / f"rank-1{number}.log").read_text() == f"{turn} 1\n"
     assert victim.read_text() == "mine" and not (tmp_path / "nowhere").exists()
@@ -251,7 +251,7 @@ def test_survivors_keep_going(script):
     assert done.returncode == 0 and done.stdout == "[rank 0] survived\n"
     told = [line.partition(" (pid")[0] for line in done.stderr.splitlines() if "(pid" in line]
     assert told == ["arraycomm-run: rank 1", "arraycomm-run: rank 2"]
-    assert "was killed by SIGKILL; the others go on\n" in done.stderr
+    assert "was killed by SIGKILL; the other ranks continue\n" in done.stderr
 
     done = launch("--keep-going", "--nproc-per-node", "2", script("sys.exit(3 + rank)"))
     assert done.returncode in (3, 4)  # nobody has ended well
@@ -268,7 +268,7 @@ def test_a_rank_that_ended_before_it_came_is_not_waited_for(script, end, how):
         except arraycomm.PeerLost as lost:
             print(lost.ranks, str(lost).partition('set up: ')[2])
         """))
-    assert done.stdout.splitlines() == [f"(1,) {how} before it had come"] * 2, done.stderr
+    assert done.stdout.splitlines() == [f"(1,) {how} before it joined"] * 2, done.stderr
 
 
 def test_the_cause_is_blamed_and_not_those_it_took_along(script):
@@ -391,7 +391,7 @@ def test_two_launches_at_once(script):
     (["--node-rank", "1", "x.py"], "not below --nnodes"),
     (["--standalone", "--nnodes", "2", "--master-addr", "x", "x.py"], "--standalone is for one node"),
     (["missing.py"], "there is no script 'missing.py'"),
-    ([sys.executable, "missing.py"], "is no Python script; it runs by itself with --no-python"),
+    ([sys.executable, "missing.py"], "is not a Python script; --no-python starts it directly"),
     (["--no-python", "no-such-program"], "there is no program"),
     (["--nnodes", "2", "--master-addr", "127.0.0.1", __file__], "ARRAYCOMM_SECRET_FILE"),
 ])

@@ -272,8 +272,8 @@ def _only_there(pid: int) -> None:
 
 
 @pytest.mark.parametrize(("function", "text"), [
-    (lambda rank: threading.Lock(), "rank 0 .*TypeError: spawn gives its caller what .* and this rank's lock cannot"),
-    (lambda rank: Local(), "what rank 0 has returned cannot be read here: not here")])
+    (lambda rank: threading.Lock(), "rank 0 .*TypeError: spawn returns .* and this rank's lock cannot"),
+    (lambda rank: Local(), "the result of rank 0 cannot be read here: not here")])
 def test_results_that_cannot_travel(function, text):
     with pytest.raises(DistError, match=text):
         spawn(function, nprocs=1, start_method="fork")

@@ -28,7 +28,7 @@ def test_no_memory_files(transport: str, number: int) -> None:
     """The launcher hands the secret down in another file, and ranks of one host talk TCP. They say so unless it was asked for."""
     done = run("memfd_create", number, transport)
     assert done.returncode == 0 and done.stdout == "all right\n" * 2, done.stdout + done.stderr
-    assert done.stderr.count("no shared memory, so that this process talks TCP") == 2 * (transport == "auto"), done.stderr
+    assert done.stderr.count("no shared memory, so this process uses TCP") == 2 * (transport == "auto"), done.stderr
 
 
 def test_shared_memory_without_memory_files() -> None:

@@ -21,7 +21,7 @@ from .types import CODES, DeviceType, DType
 _LEGACY, _UNORDERED = 1, -1  # streams as DLPack numbers them: CUDA's legacy default stream; no order wanted
 
 _TYPES = 64  # as in native/reader/types.c
-_NO_OUT = "leave out= away, where there is one, and"
+_NO_OUT = "omit out= if the call has it, and"
 KEYS = "JAX's random keys can be moved (broadcast, gather, send, ...), not reduced; pass jax.random.key_data(x)"
 _SUPPORTED = ", ".join(dtype.label for dtype in DType)
 

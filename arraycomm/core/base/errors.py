@@ -55,7 +55,7 @@ class DistNetworkError(DistError):
 
 
 class DistStoreError(DistError):
-    """The store failed, or a key did not come in time.
+    """The store failed, or a key was not written in time.
 
     - Raised: by init() when not all ranks come within its timeout (the text names them), or when the store is lost.
     - Afterwards: there is no group. A store stays usable after a key that did not come.

@@ -172,7 +172,7 @@ def _loopback_user(sock: socket.socket) -> int | None:
     try:
         return loopback.user(sock)
     except ConnectionAbortedError:
-        raise HandshakeBroken(f"{_peer(sock)} is gone, or its user cannot be told") from None
+        raise HandshakeBroken(f"{_peer(sock)} has disconnected, or the kernel does not report its user") from None
 
 
 def where(name: Any) -> bytes:
@@ -296,7 +296,7 @@ class Acceptor:
         alike = [sock for sock in self._half_open if sock.family == family]
         if len(alike) > self._room:
             silent = [sock for sock in alike[:-1] if self._half_open[sock].handshake.silent]
-            self._drop((silent or alike)[0], f"more than {self._room} connections had not said who they are")
+            self._drop((silent or alike)[0], f"more than {self._room} connections had not identified themselves")
 
     def _pause(self, error: OSError) -> None:
         """Stops polling the listeners for a while: without descriptors, a level-triggered poll would busy-loop."""
@@ -339,7 +339,7 @@ class Acceptor:
         if handshake.hello is not None:
             self._admit(sock, handshake.hello)
         elif handshake.error or not data:  # a client of this job that closed has ended or timed out: no log message
-            self._drop(sock, handshake.error or ("" if handshake.ours else "it closed the connection before it said who it is"))
+            self._drop(sock, handshake.error or ("" if handshake.ours else "it closed the connection before its identification"))
 
     def _admit(self, sock: socket.socket, hello: Hello) -> None:
         self._forget(sock)
@@ -375,7 +375,7 @@ class Acceptor:
     def _expire(self) -> None:
         now = time.monotonic()
         for sock in [s for s, half in self._half_open.items() if half.end <= now]:
-            self._drop(sock, f"it did not say who it is within {self._seconds:g} s")
+            self._drop(sock, f"it did not identify itself within {self._seconds:g} s")
         if self._paused_until and self._paused_until <= now:
             self._paused_until = 0.0
             for listener in self._listeners:
@@ -386,5 +386,5 @@ class Acceptor:
         now = time.monotonic()
         if now >= self._next_complaint:
             self._next_complaint = now + _LOG_EVERY
-            log().warning("%s: a connection from %s was refused: %s (%d so far; this is said once a minute)",
+            log().warning("%s: a connection from %s was refused: %s (%d so far; logged at most once a minute)",
                          self._thread.name, _peer(sock), reason, self._complaints)

@@ -27,7 +27,7 @@ def refuse(store: Store, why: str, secret: bytes | None = None) -> None:
 
 
 def turn_away(store: Store, why: str) -> None:
-    """Reports a duplicate node. Waiting ranks go on waiting and log it."""
+    """Reports a duplicate node. Waiting ranks log it and continue to wait."""
     store.compare_set(_TURNED_AWAY, "", why)
 
 
@@ -51,7 +51,7 @@ def tell(store: Store, gathering: Gathering, stage: str) -> None:
         if store.check([key := f"{_ENDS}/{rank}"]):
             size, place, how = map(printable, signed(gathering.secret, _about(rank), store.get(key)).split(b"\0", 2))
             if size == str(gathering.size):
-                gathering.bury(rank, place, f"{how} before it had come")
+                gathering.bury(rank, place, f"{how} before it joined")
             return
 
 

@@ -30,7 +30,7 @@ MEET, CARDS = STAGES = ("came", "cards")
 _COMPLETE = b"complete"
 _LONGEST = 2000  # maximum characters of an error in the store
 _SHOWN = 20  # maximum number of ranks in a message
-_ABSENT = "these ranks did not come"  # marks the error of a rank that timed out
+_ABSENT = "these ranks did not join"  # marks the error of a rank that timed out
 _WATCH = 0.5  # s between liveness checks, for stores without failure detection
 
 
@@ -45,7 +45,7 @@ def signed(secret: bytes | None, about: str, value: bytes) -> bytes:
     if hmac.compare_digest(value, sign(secret, about, content)):
         return content
     raise AuthFailed(f"the store holds {about} without the signature of this job: a rank has another secret (give all the same "
-                     "ARRAYCOMM_SECRET or ARRAYCOMM_SECRET_FILE), or somebody else writes to the store")
+                     "ARRAYCOMM_SECRET or ARRAYCOMM_SECRET_FILE), or another program writes to the store")
 
 
 def agreed(store: Store, key: str, secret: bytes | None, about: str, content: bytes) -> bytes:

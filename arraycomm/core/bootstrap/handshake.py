@@ -59,8 +59,8 @@ class Status(enum.IntEnum):
 
 REMEDY = {
     Status.WRONG_SECRET: "it has another secret: give all ranks of the job the same ARRAYCOMM_SECRET or "
-    "ARRAYCOMM_SECRET_FILE, or, if another job holds this address, choose another port; or what was called is not the address on "
-    "which it listens: ranks must reach each other without address translation",
+    "ARRAYCOMM_SECRET_FILE, or, if another job holds this address, choose another port; or the called address is not the one "
+    "on which it listens: ranks must reach each other without address translation",
     Status.OTHER_JOB: "it belongs to another job: choose another MASTER_PORT (or port 0 with our launcher)",
     Status.UNWELCOME: "it does not expect this rank or kind of connection: two processes may have the same "
     "rank, or this one was declared lost by the others",
@@ -165,7 +165,7 @@ class ServerHandshake:
         proof = bytes(self._received[HELLO_BYTES:])
         hello = self._claimed
         if not hmac.compare_digest(proof, tag(self._secret, bound(b"client", hello.purpose, self._where), transcript)):
-            self.error = "it has another secret, or has called another address than this one"
+            self.error = "it has another secret, or connected to another address than this one"
             return bytes([Status.WRONG_SECRET]) + bytes(TAG_BYTES)
         code = bytes([self._judge(hello)])
         return code + tag(self._secret, bound(b"server", hello.purpose, self._where), transcript + proof + code)

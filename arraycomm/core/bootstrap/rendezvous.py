@@ -191,8 +191,8 @@ def _untold(rank: int | None, size: int | None, environ: Mapping[str, str], *, a
     """The error if rank or size is in neither the arguments nor the environment. alone: a world of one may be meant."""
     if alone and rank is None and size is None:
         if found := unknown_rank(environ):
-            log().warning("%s is set, by a launcher that arraycomm does not know: this process is a world of its own. Where the "
-                          "ranks are to meet, set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from its variables", found)
+            log().warning("%s is set, by a launcher that arraycomm does not know: this process is a world of its own. For one "
+                          "world of all ranks, set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from its variables", found)
         return Place("a plain process", 0, 1, 0, 1)
     missing = " and ".join(n for n, v in (("rank (RANK)", rank), ("world_size (WORLD_SIZE)", size)) if v is None)
     raise ValueError(f"{missing} not given and not found in the environment: pass rank= and world_size=, set the "
@@ -369,8 +369,8 @@ def _advice(store: Store, name: str, absent: Sequence[int]) -> str:
     others = sorted({store.get(key).decode(errors="replace") for key in keys if store.check([key])} - {name})
     if not others:
         return _ADVICE
-    return (f"this rank came with name={name!r}, and of those some came last with name={', '.join(map(repr, others))}: worlds of "
-            f"different names do not meet; {_ADVICE}")
+    return (f"this rank joined with name={name!r}, and some absent ranks joined last with "
+            f"name={', '.join(map(repr, others))}: ranks with different names are in different worlds; {_ADVICE}")
 
 
 def _check_in(world: Store, place: Place) -> None:

@@ -62,4 +62,4 @@ def _device(cuda: Runtime, index: int, driver: str) -> str:
             model = next((line.partition(":")[2].strip() for line in file if line.startswith("Model:")), "")
     except OSError:  # in some containers
         model = ""
-    return f"{model or 'of a model that the driver does not tell'}, {bus}"
+    return f"{model or 'of a model that the driver does not report'}, {bus}"

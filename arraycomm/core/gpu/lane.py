@@ -87,7 +87,7 @@ class Lane:
             if looks < _SPINS:
                 continue
             if time.monotonic() > deadline:
-                raise CollectiveTimeout(f"{doing}: device {self.device} has not come to it in time: what the program enqueued "
+                raise CollectiveTimeout(f"{doing}: device {self.device} did not reach it in time: what the program enqueued "
                                         "there before is still under way")
             time.sleep(min(LONGEST_NAP, 2e-5 * (looks - _SPINS + 1)))
 

@@ -58,8 +58,8 @@ class Runtime:
 
     def versions(self) -> tuple[int, int]:
         """Of the runtime and of CUDA that the driver supports (0: no driver), as 12080 for 12.8."""
-        return (self._integer(self.lib.cudaRuntimeGetVersion, "tell its version"),
-                self._integer(self.lib.cudaDriverGetVersion, "tell the driver's version"))
+        return (self._integer(self.lib.cudaRuntimeGetVersion, "report its version"),
+                self._integer(self.lib.cudaDriverGetVersion, "report the driver's version"))
 
     def device_count(self) -> int:
         """Raises where there is no driver, or one that is too old."""
@@ -67,12 +67,12 @@ class Runtime:
 
     def device(self) -> int:
         """The calling thread's current device."""
-        return self._integer(self.lib.cudaGetDevice, "tell the current device")
+        return self._integer(self.lib.cudaGetDevice, "report the current device")
 
     def bus_id(self, device: int) -> str:
         """The device's place on the PCI bus: equal for two processes that use the same GPU."""
         out = self._made("char[32]")
-        self.check(self.lib.cudaDeviceGetPCIBusId(out, 32, device), f"tell the bus of device {device}")
+        self.check(self.lib.cudaDeviceGetPCIBusId(out, 32, device), f"report the bus of device {device}")
         return str(self.ffi.string(out).decode())
 
     def on(self, device: int) -> On:
@@ -122,7 +122,7 @@ class Runtime:
             try:
                 pointer = self.malloc(1, device)
             except ResourceError:  # out of memory, which may be the reason for freeing some
-                self.check(self.lib.cudaDeviceSynchronize(), "carry out what was enqueued")
+                self.check(self.lib.cudaDeviceSynchronize(), "run the enqueued work")
             else:
                 self.free(pointer)
 
@@ -145,7 +145,7 @@ class Runtime:
     def pointer_type(self, pointer: int) -> tuple[int, int]:
         """(0 unregistered host, 1 host, 2 device, 3 managed memory; its device)."""
         out = self._made("struct cudaPointerAttributes *")
-        self.check(self.lib.cudaPointerGetAttributes(out, pointer), "look a pointer up")
+        self.check(self.lib.cudaPointerGetAttributes(out, pointer), "look up a pointer")
         return int(out.type), int(out.device)
 
     # ---- streams and events ----
@@ -162,7 +162,7 @@ class Runtime:
     def synchronize(self, stream: int, device: int) -> None:
         """Blocks without a timeout until all work on the stream has completed."""
         with self.on(device):  # a default stream is the current device's
-            self.check(self.lib.cudaStreamSynchronize(stream), "carry out what was enqueued")
+            self.check(self.lib.cudaStreamSynchronize(stream), "run the enqueued work")
 
     def refuse_capture(self, streams: Iterable[int]) -> None:
         """DeviceError if a stream of the current device is being captured into a CUDA graph: a replay on one rank would not be
@@ -175,13 +175,13 @@ class Runtime:
                     self.lib.cudaGetLastError()
                 raise DeviceError("the array's stream is being captured into a CUDA graph, and a group's operations cannot be: "
                                   "call them outside of the capture")
-            self.check(code, "tell whether a stream is captured")
+            self.check(code, "report whether a stream is captured")
 
     def serve(self, device: int) -> None:
         """Prepares an internal thread: it creates no context on another device, and its queries do not disturb a capture."""
         if self.device() != device:
             self.set_device(device)
-        self.check(self.lib.cudaThreadExchangeStreamCaptureMode(self._made("int *", _THREAD_LOCAL)), "leave captures alone")
+        self.check(self.lib.cudaThreadExchangeStreamCaptureMode(self._made("int *", _THREAD_LOCAL)), "set the capture mode")
 
     def event(self, device: int) -> int:
         with self.on(device):
@@ -205,7 +205,7 @@ class Runtime:
         if code == _NOT_READY:
             self.lib.cudaGetLastError()  # cudaErrorNotReady is stored as the last error: clear it
             return False
-        self.check(code, "carry out what was enqueued")
+        self.check(code, "run the enqueued work")
         return True
 
     def order(self, *, after: int, stream: int, device: int) -> None:

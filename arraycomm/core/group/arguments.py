@@ -115,7 +115,7 @@ def given(value: Any, otherwise: str) -> Any:
 def tag(value: Any) -> int:
     """As an int. ValueError unless value fits a message's tag."""
     if value is None:
-        raise TypeError("tag must be an integer, got None: leave it away for tag 0, and receive with arraycomm.ANY_TAG for any")
+        raise TypeError("tag must be an integer, got None: omit it for tag 0, and receive with arraycomm.ANY_TAG for any")
     found = integer("tag", value)
     if not 0 <= found < 2**63:
         raise ValueError(f"tag must be between 0 and 2**63 - 1, got {found}")

@@ -106,7 +106,7 @@ class Chain:
     def collective(self, kind: Kind, src: Any, dst: Any, op: object, root: int, counts: Sequence[int] | None,
                    receives: None, *, layout: int, timeout: float | None, async_op: bool) -> None:
         if async_op:
-            raise ValueError("a reduction by a function of the program's is carried out by its caller, and is not asynchronous")
+            raise ValueError("a reduction by a function of the program's runs in its caller, and is not asynchronous")
         group, host, last = self._group, self._group._communicator, self._group.size - 1
         self._compare(kind, src, root, counts, timeout)
         before, made, failed = None, src, None

@@ -1,6 +1,6 @@
 """Group: the framework-neutral API. Checks arguments once, calls the Communicator, makes results.
 
-Every collective is called by all ranks of the group in the same order. `x` is any array that speaks DLPack or the buffer
+Every collective is called by all ranks of the group in the same order. `x` is any array that supports DLPack or the buffer
 protocol; ranks may use different libraries in one call. Without `out` the result is a new array of x's own library,
 dtype and device; with `out` it is written there and `out` is returned. Strided input is packed first; `out` must be
 contiguous and writable.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, SymmetricArrays, Shortcuts):
     """One rank's end of a group of ranks. Made by init(), run() and split(); a context manager that closes.
 
-    Every collective is called by all ranks of the group in the same order. x is any array that speaks DLPack or the buffer
+    Every collective is called by all ranks of the group in the same order. x is any array that supports DLPack or the buffer
     protocol; ranks may use different libraries in one call. Without out the result is a new array of x's own library, dtype and
     device; with out it is written there, and out is returned.
 
@@ -180,7 +180,7 @@ class Group(Reductions, Moves, ObjectCollectives, MessageMethods, Shrinking, Sym
         members = [arguments.rank("member", member, self.size) for member in members]
         if self.rank not in members or len(set(members)) != len(members):
             raise ValueError(f"rank {self.rank} asks for a group of the ranks {members}: a rank asks for groups that "
-                             "have it as a member, and each member stands there once")
+                             "have it as a member, and each member appears once")
         seconds = self.timeout if timeout is None else arguments.group_seconds(timeout)
         return self._part(members, f"{self.name}/{name}", seconds, backends)
 

@@ -181,14 +181,14 @@ class MessageMethods(Part):
         return self._readable(x, readable)
 
     def probe(self, source: int | None = None, tag: int = 0, *, timeout: float | None = None) -> Message | None:
-        """A Message: the first that has come, which a receive of this source and tag would take. It stays, for a receive.
+        """A Message: the first that has arrived, which a receive of this source and tag would take. It stays, for a receive.
 
         Args:
             source: a rank, or None for any.
             tag: of the message, or arraycomm.ANY_TAG.
 
         - Blocks: until there is such a message, at most `timeout` seconds.
-        - Timeout: seconds; 0 only looks, None takes the group's. Gives None when none has come by then; the group stays usable.
+        - Timeout: seconds; 0 only looks, None takes the group's. Gives None if none has arrived by then; the group stays usable.
         - Errors: ValueError for source and tag, and where the backend has no messages of host memory (NCCL). PeerLost, Aborted.
 
         Examples:
@@ -204,7 +204,7 @@ class MessageMethods(Part):
         source, tag = arguments.source(source, self.size), arguments.received_tag(tag)
         look = getattr(self._communicator, "probe", None)
         if look is None:
-            raise ValueError(f"the backend {self.backend} of group {self.name!r} cannot tell of messages that are not received: "
+            raise ValueError(f"the backend {self.backend} of group {self.name!r} cannot report messages before their receive: "
                              "use irecv(...).done()")
         found = look(source, tag, timeout)
         return None if found is None else Message(found[0], found[1], DType(found[2]), found[3])

@@ -11,13 +11,13 @@ from ..interface.kinds import KINDS, parameters
 
 
 class SupportsDLPack(Protocol):
-    """An array of any library that speaks DLPack."""
+    """An array of any library that supports DLPack."""
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class SupportsBuffer(Protocol):
-    """Memory that speaks the buffer protocol."""
+    """Memory that supports the buffer protocol."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 

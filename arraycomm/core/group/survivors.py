@@ -73,8 +73,8 @@ class Shrinking(Part):
             raise ValueError(f"rank {self.rank} is in exclude: only the ranks that stay call shrink()")
         seconds = self.timeout if timeout is None else arguments.group_seconds(timeout)
         if not hasattr(self._communicator, "gone"):
-            raise DistBackendError(f"group {self.name!r} cannot be shrunk: backend {self.backend!r} does not say which ranks are "
-                                   "gone; make a group of the others by subgroup(), or a new one by init()")
+            raise DistBackendError(f"group {self.name!r} cannot be shrunk: backend {self.backend!r} does not report which ranks "
+                                   "were lost; make a group of the others by subgroup(), or a new one by init()")
         try:
             with counted_in(self.ranks, self.name):
                 return self._shrunk(excluded, time.monotonic() + seconds, seconds)
@@ -89,7 +89,7 @@ class Shrinking(Part):
 
             def watch(awaited: Iterable[int], members: Sequence[int] = members) -> None:
                 if lost := self._gone().intersection(members):
-                    raise PeerLost(f"ranks {sorted(lost)} have gone", ranks=tuple(lost), members=self.ranks)
+                    raise PeerLost(f"ranks {sorted(lost)} were lost", ranks=tuple(lost), members=self.ranks)
                 if (late := tuple(map(self.ranks.index, awaited))) and time.monotonic() >= end:
                     raise CollectiveTimeout(f"rank {self.rank} of {self.size} in group {self.name!r}: shrink() waited "
                                             f"{seconds:g} s for rank {numbered(late)}: alive, but it has not called it",

@@ -92,14 +92,14 @@ class Window:
 
     def no_signal(self, rank: int) -> CollectiveTimeout:
         """The error of who waited in vain."""
-        return CollectiveTimeout(f"no signal of rank {rank} came in time to window {self._group.name!r} of rank "
-                                 f"{self._group.rank}", ranks=(rank,), members=self._group.ranks)
+        return CollectiveTimeout(f"no signal of rank {rank} arrived in time at window {self._group.name!r} of "
+                                 f"rank {self._group.rank}", ranks=(rank,), members=self._group.ranks)
 
     def fence(self, timeout: float) -> None:
         """All ranks call it. Returns when everything that any of them asked of any other before has taken effect."""
         late = self._carrier.fence(timeout)
         if late is not None:
-            raise CollectiveTimeout(f"rank {late} has not come to the fence of window {self._group.name!r} within {timeout} s",
+            raise CollectiveTimeout(f"rank {late} has not reached the fence of window {self._group.name!r} within {timeout} s",
                                     ranks=(late,), members=self._group.ranks)
 
     def close(self) -> None:

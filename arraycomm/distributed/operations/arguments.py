@@ -23,7 +23,7 @@ from .reduce_op import RedOpType, ReduceOp, _make_nccl_premul_sum, supports_comp
 Settle = Callable[[], Any] | None
 
 _PARTS: dict[int, int] = {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}
-_ARRAY = "torch.Tensor, numpy.ndarray or another array that speaks DLPack"
+_ARRAY = "torch.Tensor, numpy.ndarray or another array that supports DLPack"
 
 
 # ---- arrays ----

@@ -58,7 +58,7 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
 
 @operation()
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-    """A barrier whose error names the ranks that did not come. Either all ranks get the error or none.
+    """A barrier whose error names the ranks that did not call it. Either all ranks get the error or none.
 
     The ranks meet in the store. A rank that comes too late gets the same error. A rank that missed one barrier meets the others
     in
@@ -66,7 +66,7 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_
     meet again after that error.
 
     Args:
-        timeout: a timedelta; None takes the group's. 0: the ranks that have not come yet are missing.
+        timeout: a timedelta; None takes the group's. 0: the ranks that have not called it yet are missing.
         wait_all_ranks: True names all missing ranks, False the first one.
 
     - Blocks: until every rank has called it, at most `timeout`.

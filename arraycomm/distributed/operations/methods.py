@@ -376,7 +376,7 @@ class Operations:
         return self._begin("barriers.barrier", **_told(given))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """As monitored_barrier() of the module: the error names the ranks that did not come.
+        """As monitored_barrier() of the module: the error names the ranks that did not call it.
 
         - Blocks: until every rank has called it, at most `timeout`.
         - Timeout: a timedelta; None takes the group's. The error is a RuntimeError, and the group stays usable.

@@ -65,7 +65,7 @@ class Consistency(Watcher):
         try:
             return self._between.all_gather_object(told, timeout=timeout)
         except CollectiveTimeout as error:
-            error.args = (f"not all ranks came to {about}; TORCH_DISTRIBUTED_DEBUG=DETAIL waits for them before: {error}",)
+            error.args = (f"not all ranks reached {about}; TORCH_DISTRIBUTED_DEBUG=DETAIL waits for all of them first: {error}",)
             raise
 
     def _refuse(self, everyone: Sequence[Fingerprint], timeout: float | None) -> None:

@@ -97,7 +97,7 @@ class DerivedCommunicator:
                    timeout: float | None = None, async_op: bool = False) -> Operation | None:
         opts_class = options.of(kind.name)
         if opts_class is None:
-            raise RuntimeError(f"ProcessGroup {self.name} does not support {kind.name}, which torch's classes have not")
+            raise RuntimeError(f"ProcessGroup {self.name} does not support {kind.name}, which torch's classes lack")
         of_lists = options.method(kind.name)
         whole = (f"{kind.name}_single", options.BASE[kind.name]) if kind.name in options.BASE else ()
         name, _ = self._method(of_lists, *whole)

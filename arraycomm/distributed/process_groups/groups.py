@@ -118,7 +118,7 @@ def get_process_group_ranks(group: Any) -> list[int]:
     """
     if is_outside(group):
         if not state.outside:
-            raise ValueError("GroupMember.NON_GROUP_MEMBER stands for no group yet: this rank was left out of none")
+            raise ValueError("GroupMember.NON_GROUP_MEMBER stands for no group yet: new_group() has not excluded this rank")
         return list(state.outside)
     return list(_open(group).ranks)
 

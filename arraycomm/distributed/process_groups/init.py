@@ -164,7 +164,7 @@ def get_node_local_rank(fallback_rank: int | None = None) -> int:
 def init_process_group(backend: str | None = None, init_method: str | None = None, timeout: timedelta | None = None,
                        world_size: int = -1, rank: int = -1, store: Any = None, group_name: str = "",
                        pg_options: Any = None, device_id: Any = None, _ranks: Any = None) -> None:
-    """Makes the default group of all ranks; returns when all ranks have come.
+    """Makes the default group of all ranks; returns when all ranks have joined.
 
     Args:
         backend: "gloo" (this package's engine), "mpi", "nccl", a registered name, "cpu:gloo,cuda:nccl", or None for what is

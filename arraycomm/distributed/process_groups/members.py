@@ -74,8 +74,8 @@ class Members:
             size: the new group's number of ranks.
             timeout: a timedelta for this call, and the default of the new group's operations.
 
-        - Blocks: until all ranks of the new group have come.
-        - Timeout: DistStoreError on the ranks that have come.
+        - Blocks: until all ranks of the new group have joined.
+        - Timeout: DistStoreError on the ranks that have joined.
         - Errors: ValueError for a size that is no sum of the groups' sizes, TypeError for what is no Store.
         """
         from .process_group import seconds_of
@@ -88,7 +88,7 @@ class Members:
         number, before = self._join(store, size, seconds)
         if before + self.size() > size:
             raise ValueError(f"merge_remote_group: size is {size}, but {before} ranks of other groups and {self.size()} of "
-                             "this one have come")
+                             "this one have joined")
         meeting = rendezvous(rank=before + self.rank(), world_size=size, store=PrefixStore(f"merge/{number} of {size}", store),
                              timeout=timeout, name="merged")
         return self._made(meeting, seconds, group_name or f"merged {meeting.job[:8]}", group_desc)  # type: ignore[no-any-return]
@@ -105,7 +105,7 @@ class Members:
         if failure is not None:
             raise failure
         if told[1] < 0:
-            raise DistStoreError("merge_remote_group: the other groups have not come in time, or the first rank of this one "
+            raise DistStoreError("merge_remote_group: the other groups have not joined in time, or the first rank of this one "
                                  "could not use the store; it says which")
         return told[0], told[1]
 
@@ -140,8 +140,8 @@ class Members:
         were
         split off are closed. It returns a Work that has ended.
 
-        - Blocks: until all members have come.
-        - Timeout: opts.timeout, or the group's. DistStoreError names the members that did not come; the group is as before.
+        - Blocks: until all members have joined.
+        - Timeout: opts.timeout, or the group's. DistStoreError names the members that did not join; the group is as before.
         - Errors: TypeError and ValueError for wrong options, ValueError on all that wait when members have different lists,
           RuntimeError
           for a uuid that was used before.
@@ -170,7 +170,7 @@ class Members:
             raise TypeError(f"ReconfigureOptions: timeout is a datetime.timedelta or None, got {opts.timeout!r}")
         strange = [handle for handle in handles if not handle.startswith(f"{_HANDLE}:")]
         if strange or len(set(handles)) != len(handles):
-            raise ValueError(f"ReconfigureOptions: each handle is one that get_reconfigure_handle() gave, and stands there once; "
+            raise ValueError(f"ReconfigureOptions: each handle is one that get_reconfigure_handle() gave, and appears once; "
                              f"got {handles}")
         if self.get_reconfigure_handle() not in handles:
             raise ValueError("ReconfigureOptions: this process's handle is not among the handles: only members call "
@@ -242,4 +242,4 @@ def _word(store: Store, key: str, before: int, come: int, size: int, end: float,
         if word == _WHOLE:  # the last group arrived meanwhile and relies on this one
             return word
         come = store.add(f"{key}/ranks", 0)
-        raise DistStoreError(f"merge_remote_group: {come} of {size} ranks have come in time") from error
+        raise DistStoreError(f"merge_remote_group: {come} of {size} ranks have joined in time") from error

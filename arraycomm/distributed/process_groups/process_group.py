@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .window import Window
 
 _WAITING = "wait() orders the device's stream behind the operation, and wait(timeout) blocks the host"
-_ERRORS = "an operation that fails, or whose timeout passes, raises by itself, on all ranks, and the process goes on"
+_ERRORS = "an operation that fails, or whose timeout passes, always raises an exception, on all ranks; the process is not ended"
 _OF_TORCHS_NCCL = {"TORCH_NCCL_BLOCKING_WAIT": _WAITING, "NCCL_BLOCKING_WAIT": _WAITING, "NCCL_ASYNC_ERROR_HANDLING": _ERRORS,
                    "TORCH_NCCL_ASYNC_ERROR_HANDLING": _ERRORS}
 
@@ -271,7 +271,7 @@ class ProcessGroup(Operations, Hooked, Members, Boxable):
     @use_pg_for_symm_mem_rendezvous.setter
     def use_pg_for_symm_mem_rendezvous(self, value: bool) -> None:
         if not value:
-            raise ValueError("symmetric arrays are always agreed on by the group itself; there is no other way")
+            raise ValueError("the group itself always agrees on symmetric arrays; False is not supported")
 
     @property
     def supports_window(self) -> bool:

@@ -120,8 +120,8 @@ def _runs(profiler: Any) -> list[int] | None:
     """[the count of profiler starts since the first such label]: torch's flag does not distinguish one run from the next."""
     runs, start = [0], getattr(profiler, "_run_on_profiler_start", None)
     if start is None:  # a private name, which this version of torch lacks
-        log().warning("torch.profiler's labels of asynchronous operations end with their calls: this torch does not say when a "
-                      "profiler starts")
+        log().warning("torch.profiler's labels of asynchronous operations end with their calls: this torch does not report when "
+                      "a profiler starts")
         return None
 
     def counted() -> None:

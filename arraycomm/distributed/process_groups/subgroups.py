@@ -154,7 +154,7 @@ def _checked_split(split_ranks: Sequence[Sequence[int]], size: int) -> list[list
         raise ValueError(f"split_ranks has an empty list: {lists}")
     if len(set(flat)) != len(flat):
         twice = sorted({rank for rank in flat if flat.count(rank) > 1})
-        raise ValueError(f"the lists of split_ranks must not overlap: {twice} stand there more than once in {lists}")
+        raise ValueError(f"the lists of split_ranks must not overlap: {twice} appear more than once in {lists}")
     return lists
 
 

@@ -181,7 +181,7 @@ def initialize(*, timeout: float | timedelta | None = None) -> None:
         ...     return jax.device_count()                # 4
     """
     if xla_bridge.backends_are_initialized():
-        raise RuntimeError("JAX's backend has been made, with other collectives: call arraycomm.frameworks.jax.initialize() "
+        raise RuntimeError("JAX's backend exists already, with other collectives: call arraycomm.frameworks.jax.initialize() "
                            "before anything that makes it, as jax.devices(), jnp.zeros() and jax.device_put() do")
     _State.timeout = seconds_of(timeout)
     plug()
@@ -190,7 +190,7 @@ def initialize(*, timeout: float | timedelta | None = None) -> None:
 def register() -> None:
     """Makes JAX's next CPU backend use these collectives, if there are other processes."""
     if not hasattr(_jax, "make_mpi_collectives"):
-        raise RuntimeError(f'jaxlib {jax.lib.__version__} has no "mpi" collectives, which arraycomm takes the place of: '
+        raise RuntimeError(f'jaxlib {jax.lib.__version__} has no "mpi" collectives, which arraycomm replaces: '
                            "docs/guide/jax.md names the versions that have them")
     xla_bridge.register_backend_factory("cpu", _make_client, priority=0, fail_quietly=False)
 

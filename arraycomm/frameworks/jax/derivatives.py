@@ -102,7 +102,7 @@ def _jvp_message(primals: Any, tangents: Any, *, call: Call) -> Any:
         return result, [] if call.kind == "send" else ad.Zero.from_primal_value(result)
     # JAX drops what has no result from derivatives (send), and the other side would wait, or take nothing for a gradient of 0.
     raise NotImplementedError(f"{call.kind} has no derivative, because the other side's is not known here: use permute, "
-                              "which has, for one pair of ranks too, or jax.lax.stop_gradient on what is sent")
+                              "which has, also for one pair of ranks, or jax.lax.stop_gradient on what is sent")
 
 
 for _kind, _primitive in PRIMITIVES.items():

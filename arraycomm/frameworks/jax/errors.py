@@ -49,8 +49,8 @@ def place(number: int, group: Group) -> None:
 def derived(error: BaseException) -> None:
     """Adds a hint to the error of a derivative's operation, if the derivative may be why the ranks call different operations."""
     if isinstance(error, (CollectiveMismatch, CollectiveTimeout, PeerLost)):
-        error.args = (f"{error}; this operation is of a derivative (grad, vjp, jvp): ranks that do not differentiate the same "
-                      "do not call it", *error.args[1:])
+        error.args = (f"{error}; this operation belongs to a derivative (grad, vjp, jvp): ranks that do not "
+                      "differentiate the same function do not call it", *error.args[1:])
 
 
 def report(group: int, error: BaseException | None, of_a_derivative: int = 0) -> str:
@@ -72,16 +72,15 @@ def _oversubscribed() -> str:
     """A hint if XLA has too few threads: programs of several Python threads then wait for each other, across the ranks."""
     threads = lib.acomm_xla_threads()
     if threads == 1:
-        return (". XLA has one thread here in which it executes programs: callbacks that read arrays (jax.debug.callback) and "
-                "other programs wait for that while one waits in an operation, here and on peers like this one. Give it two "
+        return (". XLA executes programs in one thread here. While a program waits in an operation, callbacks that read arrays "
+                "(jax.debug.callback) and other programs cannot run, here and on peers with one thread. Give XLA two threads "
                 "(PJRT_NPROC=2 in the environment of all ranks, before JAX starts)")
     if not 0 < threads <= lib.acomm_xla_waiting():
         return ""
     inside = "; ".join(place for number, place in _places.items() if lib.acomm_xla_inside(number) > 0)
-    return (f". All {threads} threads in which XLA executes programs here wait ({inside}), so that programs of other Python "
-            "threads are not executed, for which the peers may wait: start programs of several groups in one thread, or in the "
-            f"same order on all ranks, or give XLA a thread for each (PJRT_NPROC={2 * threads} in the environment, before JAX "
-            "starts)")
+    return (f". All {threads} threads in which XLA executes programs here wait ({inside}). Programs of other Python threads are "
+            "not executed, and the peers may wait for these: start programs of several groups in one thread, or in the same "
+            f"order on all ranks, or give XLA a thread for each (PJRT_NPROC={2 * threads} in the environment, before JAX starts)")
 
 
 def original(error: BaseException) -> BaseException | None:

@@ -34,15 +34,15 @@ def _abstract(*operands: Any, jaxpr: Any) -> tuple[Any, Any]:
 @_region.def_impl
 def _again(*operands: Any, jaxpr: Any) -> Any:
     """JAX executes a program again outside of jit where jax_debug_nans or jax_debug_infs has found something."""
-    raise FloatingPointError("invalid value in a result of a program of arraycomm's jit. Which operation has made it is not "
-                             "looked for: the collectives would run again, on this rank alone")
+    raise FloatingPointError("invalid value in a result of a program of arraycomm's jit. JAX's search for the operation that "
+                             "produced it is off: the search would run the collectives again, on this rank alone")
 
 
 def _lower(context: Any, *operands: Any, jaxpr: Any) -> Any:
     devices = getattr(context.module_context.axis_context, "num_devices", 1)
     if devices > 1 and effect.EFFECT in jaxpr.effects:
-        raise ValueError(f"a program with collectives between ranks runs on one local device, this one is for {devices}, whose "
-                         "order among each other nothing would give: start a rank for each device")
+        raise ValueError(f"a program with collectives between ranks runs on one local device, this one is for {devices}, and "
+                         "nothing would order their collectives: start a rank for each device")
     others = list(effects.ordered_effects.filter_in(jaxpr.effects - {effect.EFFECT}))
     own = mlir.TokenSet({effect.EFFECT: hlo.create_token(), **{other: context.tokens_in.get(other) for other in others}})
     results, tokens = mlir.jaxpr_subcomp(context.module_context, jaxpr.jaxpr, context.name_stack, own, (), *operands,

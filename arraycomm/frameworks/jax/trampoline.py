@@ -27,8 +27,7 @@ def use() -> None:
     if engine.lib.acomm_mpi_used():
         return
     if before not in (None, engine.__file__):
-        raise RuntimeError(f"jaxlib was loaded with {_VARIABLE}={before}: leave it away where JAX's collectives are to run over "
-                           "arraycomm")
+        raise RuntimeError(f"jaxlib was loaded with {_VARIABLE}={before}: unset it to run JAX's collectives over arraycomm")
     path, base = _loaded()
     function, note = _addresses(path, _FUNCTION, _NOTE)
     if not function or not note:

@@ -59,7 +59,7 @@ const struct xla_buffer *xla_frame_array(const struct xla_values *values)
 
 xla_error *xla_frame_failed(const struct xla_frame *frame, char *text)
 {
-    xla_error *made = error(frame, XLA_CODE_ABORTED, text ? text : "arraycomm: an operation failed, and so did saying how");
+    xla_error *made = error(frame, XLA_CODE_ABORTED, text ? text : "arraycomm: an operation failed, and its error text could not be made");
     free(text);
     return made;
 }

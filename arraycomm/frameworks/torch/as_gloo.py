@@ -63,7 +63,7 @@ def install() -> None:
             group.devices = tuple(config.get_device_backend_map())
             c10d._world.pg_map[group] = asked, store
             c10d._world.pg_backend_config[group] = str(config)
-            _log_once(rank, "what asks torch for gloo gets arraycomm in this program (ARRAYCOMM_TORCH_AS=gloo)")
+            _log_once(rank, "requests for torch's backend gloo get arraycomm in this program (ARRAYCOMM_TORCH_AS=gloo)")
         return group, store
 
     c10d._new_process_group_helper = make_group

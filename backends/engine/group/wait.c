@@ -103,7 +103,7 @@ int wait_unreached(struct acomm_op *op, int rank, int errnum)
     if (errnum != ESRCH && errnum != ECANCELED)
         return group_fail_op(op, ACOMM_SYSTEM, rank, errnum, "its array could not be reached");
     bool closed = wait_news(op->group, rank); /* the peer has exited, or failed: its reason is under way */
-    return group_fail_op(op, ACOMM_LOST, rank, 0, closed ? wait_closed(op->group, rank) : "its process has gone");
+    return group_fail_op(op, ACOMM_LOST, rank, 0, closed ? wait_closed(op->group, rank) : "its process has ended");
 }
 
 static bool may_leave(const struct acomm_op *op)

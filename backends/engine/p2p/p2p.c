@@ -83,7 +83,7 @@ void p2p_trouble(struct p2p *p, const struct acomm_op *op, int code, int culprit
 
 const char *p2p_late(const struct acomm_op *op)
 {
-    return op->kind == ACOMM_SEND ? "the peer did not receive the message" : "no message with this tag came";
+    return op->kind == ACOMM_SEND ? "the peer did not receive the message" : "no message with this tag arrived";
 }
 
 bool p2p_ready(struct p2p *p, const struct link *link, bool *ready)

@@ -117,7 +117,7 @@ def test_a_secret_that_one_process_lacks() -> None:
     assert first[2] == second[2] == 1, (first, second)
     assert ("process 0 of this JAX program has a secret (ARRAYCOMM_SECRET, docs/reference/settings.md), and process 1 has none"
             in second[1])
-    assert "these ranks did not come: 1; " in first[1], first
+    assert "these ranks did not join: 1; " in first[1], first
 
 
 def test_a_dead_process_is_named_by_all_others() -> None:
@@ -140,7 +140,7 @@ def test_killed_processes_are_named_in_collectives_and_outside() -> None:
 def test_after_the_backend_initialize_says_what_comes_first() -> None:
     done = ending("early", launcher=())
     assert done.returncode == 1
-    assert "JAX's backend has been made, with other collectives: call arraycomm.frameworks.jax.initialize() before" \
+    assert "JAX's backend exists already, with other collectives: call arraycomm.frameworks.jax.initialize() before" \
         in done.stderr
 
 

@@ -27,7 +27,7 @@ def test_the_launcher_asks_for_it(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "arraycomm.launch", "--as-gloo", "-n", "2", "--no-prefix", str(program)],
                           capture_output=True, text=True, timeout=100)
     assert done.stdout == "cpu:gloo GlooProcessGroup\n" * 2, done.stdout + done.stderr
-    assert done.stderr.count("what asks torch for gloo gets arraycomm in this program") == 1, done.stderr
+    assert done.stderr.count("requests for torch's backend gloo get arraycomm in this program") == 1, done.stderr
 
 
 def test_anything_else_is_refused() -> None:

@@ -199,7 +199,7 @@ class Store(abc.ABC):
         """Waits until `world_size` users have called it with this key. A key is for one barrier.
 
         - Blocks: until the last user has called it.
-        - Timeout: a timedelta; None takes the store's. DistStoreError says that too few came.
+        - Timeout: a timedelta; None takes the store's. DistStoreError says that too few arrived.
         - Errors: DistStoreError when the store cannot be reached.
         """
         limit = self.timeout if timeout is None else duration(timeout)
@@ -253,4 +253,4 @@ def wait_timeout(keys: Sequence[str], seconds: float, where: str) -> DistStoreEr
 
 
 def barrier_timeout(key: str, world_size: int, seconds: float) -> DistStoreError:
-    return DistStoreError(f"barrier timeout after {seconds:g} s, key: {key}; fewer than {world_size} came")
+    return DistStoreError(f"barrier timeout after {seconds:g} s, key: {key}; fewer than {world_size} ranks arrived")

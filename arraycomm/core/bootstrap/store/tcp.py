@@ -107,7 +107,7 @@ class TCPStore(RemoteStore):
     def _await_workers(self, world_size: int) -> None:
         seconds = self.timeout.total_seconds()
         notice = Notice(lambda waited: f"has waited {waited:.3g} s for the workers of the {self._where()}: {self._came(0)} of "
-                                       f"{world_size} have come")
+                                       f"{world_size} have joined")
         end = time.monotonic() + seconds
         while self._came(0) < world_size:
             if time.monotonic() > end:

@@ -239,7 +239,7 @@ static int note(struct shared *s, struct acomm_op *op, int rank, uint64_t round,
 {
     if (stamp > s->round + SHARED_AHEAD || (stamp - round) % SHARED_SLOTS)
         return group_fail_op(op, ACOMM_PROTOCOL, team_member(&op->group->hosts.host, rank), 0,
-                             "its part of the shared memory tells of a round that it cannot have come to");
+                             "its part of the shared memory names a round that it cannot have reached");
     s->seen[rank] = stamp;
     return 0;
 }
