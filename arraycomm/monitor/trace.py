@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 from arraycomm.core.base.command import add_version, command
 from arraycomm.core.interface.kinds import KINDS
 
-from .flows import calls, flows
-
 _MEETINGS = {kind.name for kind in KINDS.values() if not kind.rooted and not kind.message}  # left after all have entered
 _WINDOW_US = 1_000_000.0
 
@@ -150,7 +148,7 @@ def read(folder: Path, run: str | None = None) -> list[Rank]:
 
 
 def merge(ranks: Sequence[Rank]) -> list[dict[str, Any]]:
-    """All events in order of time, from 0 on, on one clock, and the flows between them; their process is the rank."""
+    """All events in order of time, from 0 on, on one clock; their process is the rank."""
     known = clocks(ranks)
     moved = []
     for rank in ranks:
@@ -158,8 +156,6 @@ def merge(ranks: Sequence[Rank]) -> list[dict[str, Any]]:
         for event in rank.events:
             moved.append({**event, "ts": clock.at(event["ts"])} if "ts" in event else event)
     start = min((event["ts"] for event in moved if "ts" in event), default=0.0)
-    moved += calls(moved)
-    moved += flows(moved)
     for event in moved:
         if "ts" in event:
             event["ts"] = round(event["ts"] - start, 3)

