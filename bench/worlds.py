@@ -12,7 +12,7 @@ from arraycomm.launch.spawn import spawn
 
 def run(ranks: int, function: Callable[..., Any], *arguments: Any) -> Any:
     """function(*arguments) on every rank, where it may call init(). Gives the first rank's result. Raises as spawn()."""
-    return spawn(_rank, (function, *arguments), ranks)[0]  # type: ignore[index]
+    return spawn(_rank, (function, *arguments), ranks)[0]
 
 
 @contextmanager

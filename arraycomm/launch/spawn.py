@@ -6,12 +6,21 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 if TYPE_CHECKING:
     from .context import SpawnContext
 
 
+@overload
+def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, join: Literal[True] = True,
+          daemon: bool = False, start_method: str = "spawn") -> list[Any]: ...
+@overload
+def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, join: Literal[False],
+          daemon: bool = False, start_method: str = "spawn") -> SpawnContext: ...
+@overload
+def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, join: bool,
+          daemon: bool = False, start_method: str = "spawn") -> SpawnContext | list[Any]: ...
 def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, join: bool = True,
           daemon: bool = False, start_method: str = "spawn") -> SpawnContext | list[Any]:
     """Runs fn(rank, *args) in `nprocs` processes. With join=True waits for all and gives what they have returned, in the order of

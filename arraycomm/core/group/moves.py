@@ -76,6 +76,13 @@ class Moves(Part):
         def all_gather(self, x: Array, *, form: Literal["concat", "stack"] = "concat", uneven: bool = False,
                        counts: Sequence[int] | None = None, out: Array | None = None, async_op: bool,
                        timeout: float | None = None) -> Array | Work[Array]: ...
+        @overload
+        def all_gather(self, x: Array, *, form: Literal["list"], uneven: bool = False, counts: Sequence[int] | None = None,
+                       out: Array | None = None, async_op: Literal[False] = False,
+                       timeout: float | None = None) -> list[Array]: ...
+        @overload
+        def all_gather(self, x: Array, *, form: Literal["list"], uneven: bool = False, counts: Sequence[int] | None = None,
+                       out: Array | None = None, async_op: Literal[True], timeout: float | None = None) -> Work[list[Array]]: ...
 
     @short
     def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False, counts: Sequence[int] | None = None,
@@ -124,6 +131,14 @@ class Moves(Part):
         def gather(self, x: Array, root: int = 0, *, form: Literal["concat", "stack"] = "concat", uneven: bool = False,
                    counts: Sequence[int] | None = None, out: Array | None = None, async_op: bool,
                    timeout: float | None = None) -> Array | None | Work[Array | None]: ...
+        @overload
+        def gather(self, x: Array, root: int = 0, *, form: Literal["list"], uneven: bool = False,
+                   counts: Sequence[int] | None = None, out: Array | None = None, async_op: Literal[False] = False,
+                   timeout: float | None = None) -> list[Array] | None: ...
+        @overload
+        def gather(self, x: Array, root: int = 0, *, form: Literal["list"], uneven: bool = False,
+                   counts: Sequence[int] | None = None, out: Array | None = None, async_op: Literal[True],
+                   timeout: float | None = None) -> Work[list[Array] | None]: ...
 
     @short
     def gather(self, x: Any, root: int = 0, *, form: str = "concat", uneven: bool = False, counts: Sequence[int] | None = None,
