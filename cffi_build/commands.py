@@ -27,6 +27,7 @@ LIMITED = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_D
 # No contraction of a*b+c: results must not depend on the compiler's choice, nor differ between ranks.
 FLAGS = ["-std=gnu11", "-ffp-contract=off", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-pthread"]
 JOBS = 2
+INSTALLED = Path("cffi_build/installed/arraycomm")  # mypy finds arraycomm.backends and arraycomm.bench there
 ARCHIVED = ("arraycomm", "backends", "bench", "cffi_build", "tests", "docs", "examples", ".ci", ".github")
 FILES = ("LICENSE", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", ".clang-format", ".editorconfig", ".pre-commit-config.yaml",
          "mkdocs.yml", "CODE_OF_CONDUCT.md", "CITATION.cff")
@@ -114,6 +115,12 @@ class WholeSdist(sdist):
             self.filelist.extend(str(path) for path in sorted(Path(top).rglob("*")) if archived(path))
         self.filelist.extend(name for name in FILES if Path(name).exists())
         super().make_distribution()
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        for link in sorted(INSTALLED.iterdir()):  # of folders, which setuptools skips
+            (target := base_dir / link).parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(link.readlink())
 
 
 def archived(path: Path) -> bool:

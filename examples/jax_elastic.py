@@ -62,10 +62,12 @@ def look(store, size, step):  # of rank 0: "end", or the number and size of the 
     if step >= STEPS and store.check(["end"]):
         return "end"
     new = [store.queue_pop("applicants").decode() for _ in range(store.queue_len("applicants"))]
-    plan = (store.add("eras", 1), size + len(new)) if new else None
+    if not new:
+        return None
+    era, larger = store.add("eras", 1), size + len(new)
     for rank, applicant in enumerate(new, size):
-        store.set(f"plan for {applicant}", json.dumps([plan[0], rank, plan[1]]))
-    return plan
+        store.set(f"plan for {applicant}", json.dumps([era, rank, larger]))
+    return era, larger
 
 def join(store):
     me = str(store.add("applications", 1))
@@ -79,10 +81,14 @@ def meet(store, era, rank, size):  # None if a rank fails before all have met: t
         group.barrier()
     except arraycomm.DistError as error:
         verdict = str(error)
-    return group if store.compare_set(f"era {era}", "", verdict) == b"met" else group and group.close()
+    if store.compare_set(f"era {era}", "", verdict) == b"met":
+        return group
+    if group:
+        group.close()
 
 def main(ranks, kills):
-    context, store, workers = multiprocessing.get_context("forkserver"), dist2.TCPStore("127.0.0.1", 0, is_master=True), []
+    context, store = multiprocessing.get_context("forkserver"), dist2.TCPStore("127.0.0.1", 0, is_master=True)
+    workers: list[multiprocessing.process.BaseProcess] = []
     context.set_forkserver_preload(["optax", "arraycomm.frameworks.jax", "arraycomm.dist2"])  # imported once for all ranks
     for step in [*sorted(random.choices(range(STEPS), k=kills)), STEPS]:
         while len(workers) < ranks:
@@ -95,7 +101,9 @@ def main(ranks, kills):
             while json.loads(store.get("progress"))[0] != len(workers):  # the others have noticed, and nobody is on the way in
                 time.sleep(0.001)
     store.set("end", "")
-    print("exit codes", [worker.join() or worker.exitcode for worker in workers])
+    for worker in workers:
+        worker.join()
+    print("exit codes", [worker.exitcode for worker in workers])
 
 if __name__ == "__main__":
     main(*map(int, sys.argv[1:]))

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,7 +190,7 @@ def commands() -> str:
 
 
 def written() -> dict[str, Callable[[], str]]:
-    return {**{name: (lambda name=name: page(name)) for name in PAGES}, "commands.md": commands}
+    return {**{name: partial(page, name) for name in PAGES}, "commands.md": commands}
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ class Block(NamedTuple):
     """before and after surround the text; each of two ranks then prints `told`."""
 
     page: str
-    index: int
+    number: int  # of the page's blocks
     before: str
     after: str
     told: str
@@ -41,10 +41,10 @@ BLOCKS = [
 LOSS = "def loss_of(params, x, y): return (params * x - y) ** 2\n"
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}-{block.index}")
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}-{block.number}")
 def test_a_block(block: Block, tmp_path: Path) -> None:
     pytest.importorskip(block.needs)
-    text = block.before + (LOSS if block.needs == "jax" else "") + blocks(f"docs/guide/{block.page}")[block.index] + block.after
+    text = block.before + (LOSS if block.needs == "jax" else "") + blocks(f"docs/guide/{block.page}")[block.number] + block.after
     out = run(tmp_path / "program.py", text, *LAUNCH, "-n", "2")
     assert sorted(out.splitlines()) == [f"[rank {rank}] {block.told}" for rank in range(2)]
 

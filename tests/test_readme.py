@@ -53,8 +53,8 @@ def after(heading: str, kind: str, count: int = 1) -> list[str]:
 
 
 def test_start_in_a_session() -> None:
-    typed = after("Ranks in a session or a notebook", "python")
-    examples = doctest.DocTestParser().get_doctest(*typed, {}, "start.md", None, None)
+    (typed,) = after("Ranks in a session or a notebook", "python")
+    examples = doctest.DocTestParser().get_doctest(typed, {}, "start.md", None, None)
     assert doctest.DocTestRunner().run(examples) == (0, 2)
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,7 @@ def pyright(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright], ids=lambda checker: checker.__name__)
-def test_a_program(checker: object, tmp_path: Path) -> None:
-    assert callable(checker)
+def test_a_program(checker: Callable[[Path], list[str]], tmp_path: Path) -> None:
     if importlib.util.find_spec(checker.__name__) is None:
         pytest.skip(f"{checker.__name__} is not installed")
     good, wrong = tmp_path / "good" / "program.py", tmp_path / "wrong" / "program.py"

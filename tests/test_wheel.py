@@ -37,7 +37,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this one as a fresh clone has it: an old build could lend it files that the archive lacks."""
     copy = tmp_path_factory.mktemp("checkout") / "arraycomm"
     ignored = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split()]
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", *ignored))
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", *ignored))
     return copy
 
 
@@ -55,8 +55,8 @@ def test_source_archive_is_the_whole_checkout(checkout: Path, built: Path) -> No
     """Also tests and documents: who packages it for a distribution runs the tests from the archive."""
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
-        packed = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    there = {path.relative_to(checkout).as_posix() for path in checkout.rglob("*") if path.is_file()}
+        packed = {member.name.partition("/")[2] for member in archive if not member.isdir()}
+    there = {path.relative_to(checkout).as_posix() for path in checkout.rglob("*") if path.is_file() or path.is_symlink()}
     made = {name for name in there | packed if "__pycache__" in name or name.startswith("arraycomm.egg-info/")}
     assert packed - made - {"PKG-INFO", "setup.cfg"} == there - made - {".gitignore"}
     assert {"arraycomm/py.typed", "backends/engine/acomm.h", "cffi_build/build.py", "tests/run"} <= packed

@@ -7,6 +7,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,7 @@ with arraycomm.init() as group:
     assert fresh(code).strip() == "1"
 
 
-def test_import_time(record_property) -> None:
+def test_import_time(record_property: Callable[[str, object], None]) -> None:
     """Processor time in one process, beside what any interpreter loads; the promise is 50 ms, the limit is for slow CI."""
     code = "import time; t = time.process_time(); import arraycomm; print(time.process_time() - t)"
     times = [float(fresh(code)) * 1000 for _ in range(5)]

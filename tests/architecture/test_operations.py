@@ -26,7 +26,9 @@ PEERS = "bench/peers/"  # what each library offers, and its function for it
 
 def _lists(source: str) -> Iterator[tuple[int, set[str]]]:
     for node in ast.walk(ast.parse(source)):
-        items = node.keys if isinstance(node, ast.Dict) else node.elts if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else ()
+        if not isinstance(node, (ast.Dict, ast.Tuple, ast.List, ast.Set)):
+            continue
+        items = node.keys if isinstance(node, ast.Dict) else node.elts
         named = {item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)} & KINDS.keys()
         if len(named) > FEW:
             yield node.lineno, named

@@ -18,7 +18,7 @@ def python_lines(text: str) -> int:
     documents: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            documents.update(range(node.lineno, node.end_lineno + 1))
+            documents.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return sum(number not in documents and not line.isspace() and bool(line) and not line.lstrip().startswith("#")
                for number, line in enumerate(text.splitlines(), 1))
 

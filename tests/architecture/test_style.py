@@ -35,7 +35,7 @@ def python_functions(path: Path) -> Iterator[tuple[str, int]]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             documented = ast.get_docstring(node) is not None and len(node.body) > 1
             first = node.body[1].lineno if documented else node.body[0].lineno
-            yield f"{path.relative_to(ROOT)}: {node.name}", node.end_lineno - first + 1
+            yield f"{path.relative_to(ROOT)}: {node.name}", (node.end_lineno or node.lineno) - first + 1
 
 
 def c_functions(path: Path) -> Iterator[tuple[str, int]]:

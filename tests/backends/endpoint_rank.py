@@ -124,7 +124,8 @@ class Rank:
         with os.fdopen(reading, "rb") as pipe:
             answer = pipe.read()
         os.wait()
-        return json.loads(answer)
+        seen: list[str] = json.loads(answer)
+        return seen
 
     def leave(self, how: str) -> None:
         if how == "return":

@@ -211,6 +211,7 @@ def windows(group: arraycomm.Group) -> None:
     dist.init_process_group("mpi")
     whole, rank, size = dist.group.WORLD, group.rank, group.size
     own, read = np.zeros(4), np.zeros(1)
+    assert whole is not None
     window = whole.new_window(own)
     window.put(np.full(2, rank + 1.0), (rank + 1) % size)
     window.accumulate(np.ones(1), 0, 3)

@@ -12,6 +12,7 @@ import pytest
 import arraycomm
 from arraycomm.core.group import window as core_window
 from tests.core.forked import names_the_fork
+from tests.present import present
 
 
 def _closed_by_a_child(rank: int, transport: str) -> None:
@@ -37,7 +38,7 @@ def test_a_forked_child_that_closes_the_group_leaves_it_to_its_parent(transport:
 
 def _aborted_by_a_child(rank: int, transport: str) -> None:
     os.environ["ARRAYCOMM_TRANSPORT"] = transport
-    with arraycomm.init() as group, group.split(0) as other:
+    with arraycomm.init() as group, present(group.split(0)) as other:
         window = core_window.Window(group, np.zeros(4), "window")
         group.all_reduce(np.ones(4), async_op=True).wait()
         pending = group.irecv(1 - rank, like=np.zeros(1 << 20))  # by a copy in which both sides take part

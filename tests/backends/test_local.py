@@ -6,6 +6,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ HELLO = Hello("job", Purpose.CONTROL, 0, 1)
 
 
 @pytest.fixture
-def listener():
+def listener() -> Iterator[str]:
     """The path of sockets that are served until the test ends."""
     socks, path = local.listen()
     acceptor = Acceptor(socks, b"secret", "job", lambda sock, hello: sock.close())
@@ -45,7 +46,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, allowed: Any) -> None:
                 raise PermissionError
             real(self, address)
 
-    monkeypatch.setattr(local.socket, "socket", Refusing)
+    monkeypatch.setattr(socket, "socket", Refusing)
 
 
 def test_unix_listener_is_private(short: Path, listener: str) -> None:

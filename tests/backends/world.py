@@ -43,7 +43,8 @@ class Process:
             assert data, f"the process ended with {self.child.wait(5)}"
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def ask(self, *command: Any) -> Any:
         self.tell(*command)

@@ -18,12 +18,19 @@ import os
 import signal
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..collectives import COLLECTIVES, Case
-from ..data import expected
-from .protocol import Missing, Peer, sources
+if TYPE_CHECKING:
+    from arraycomm.bench.collectives import COLLECTIVES, Case
+    from arraycomm.bench.data import expected
+    from arraycomm.bench.peers.protocol import Call, Missing, Peer, sources
+else:  # loaded beside the peers, under interpreters without arraycomm
+    from ..collectives import COLLECTIVES, Case
+    from ..data import expected
+    from .protocol import Missing, Peer, sources
 
 # What an mpirun does, but for one that does not care for its ranks.
 _LAUNCHER = """
@@ -38,31 +45,31 @@ class Contender(Peer):
     dtypes = ("float32", "bfloat16")
 
     @classmethod
-    def spread(cls, name, addresses, interface, directory):
+    def spread(cls, name: str, addresses: list[str], interface: str, directory: str) -> dict[str, str]:
         return {"SPREAD": ",".join(addresses)}
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         super().__init__(name)
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if name == "late" and self.rank == 1:
             threading.Event().wait()
 
     @classmethod
-    def version(cls, name):
+    def version(cls, name: str) -> str:
         if name == "absent":
             raise Missing("pip install what-is-absent")
         return f"fake 1.0 ({name})"
 
     @classmethod
-    def command(cls, name, python, program, size):
+    def command(cls, name: str, python: str, program: list[str], size: int) -> list[list[str]]:
         if name in ("launched", "orphans"):
             return [[python, "-c", _LAUNCHER, str(size), python, *program]]
         return super().command(name, python, program, size)
 
-    def place(self, values, dtype):
+    def place(self, values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
         return np.array(values)
 
-    def call(self, operation, x, out):
+    def call(self, operation: str, x: NDArray[np.float32], out: NDArray[np.float32]) -> Call:
         collective = COLLECTIVES[operation]
         share = len(x) // self.size if collective.splits else len(x)
         case = Case(self.rank, self.size, share, "float32", "sum" if collective.reduces else "", 0)
@@ -73,14 +80,14 @@ class Contender(Peer):
             result[0] += 1
         checks = iter(range(2 if operation == "sendrecv" else 1))
 
-        def call():
+        def call() -> None:
             out[:] = result
             if next(checks, None) is None:
                 self._timed()
 
         return call
 
-    def _timed(self):
+    def _timed(self) -> None:
         if self.name == "slow":
             time.sleep(2e-3)
         if self.rank != 1:
@@ -92,8 +99,8 @@ class Contender(Peer):
         if self.name in ("hang", "orphans"):
             threading.Event().wait()
 
-    def barrier(self):
+    def barrier(self) -> None:
         pass
 
-    def close(self):
+    def close(self) -> None:
         pass

@@ -11,6 +11,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -21,14 +23,14 @@ from arraycomm.bench.__main__ import main
 _BRIEF = ["-n", "2", "-w", "1", "--batches", "2"]
 
 
-def run(*command, **environ):
+def run(*command: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=120,
                           env={**clean, **environ})
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_all_operations_are_right(tmp_path, transport):
+def test_all_operations_are_right(tmp_path: Path, transport: str) -> None:
     path = tmp_path / "out.json"
     done = run("arraycomm.bench", "all", "-b", "8", "-e", "64K", "-f", "128", "--nproc", "3", "--transport", transport,
                "--json", str(path), "--csv", str(tmp_path / "out.csv"), *_BRIEF)
@@ -46,7 +48,7 @@ def test_all_operations_are_right(tmp_path, transport):
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_frameworks(framework):
+def test_frameworks(framework: str) -> None:
     pytest.importorskip(framework)
     done = run("arraycomm.bench", "all", "-b", "64", "-e", "64", "--nproc", "2", "--framework", framework,
                "-d", "float,bfloat16", *_BRIEF)
@@ -54,7 +56,7 @@ def test_frameworks(framework):
     assert "# Out of bounds values : 0 OK" in done.stdout
 
 
-def test_joins_the_launchers_world():
+def test_joins_the_launchers_world() -> None:
     done = run("arraycomm.launch", "--nproc-per-node", "2", "-m", "arraycomm.bench", "all_reduce", "-b", "8", "-e", "8",
                *_BRIEF)
     assert done.returncode == 0, done.stderr
@@ -62,7 +64,7 @@ def test_joins_the_launchers_world():
     assert "nRanks 2" in done.stdout
 
 
-def test_a_world_that_is_there_has_its_size(capsys, monkeypatch):
+def test_a_world_that_is_there_has_its_size(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["all_reduce", "--nproc", "4"]) == 2
@@ -70,32 +72,33 @@ def test_a_world_that_is_there_has_its_size(capsys, monkeypatch):
 
 
 @pytest.fixture
-def alone(monkeypatch):
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
         monkeypatch.setenv(name, value)
 
 
-def test_a_wrong_value_is_exit_code_1(alone, capsys, monkeypatch):
+def test_a_wrong_value_is_exit_code_1(alone: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "count_wrong", lambda *arguments: 3)
     assert main(["broadcast", "-b", "64", "-e", "64", *_BRIEF]) == 1
     assert "# Out of bounds values : 6 FAILED" in capsys.readouterr().out
 
 
-def test_right_values_are_exit_code_0(alone, capsys):
+def test_right_values_are_exit_code_0(alone: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broadcast", "-b", "64", "-e", "64", "--percentiles", *_BRIEF]) == 0
     assert "# Out of bounds values : 0 OK" in capsys.readouterr().out
 
 
-def leave_wrong(rank, options):
+def leave_wrong(rank: int, options: object) -> None:
     sys.exit(ranks.WRONG)
 
 
-def fail(rank, options):
+def fail(rank: int, options: object) -> None:
     raise LookupError("what a rank says")
 
 
 @pytest.mark.parametrize(("started", "text"), [(leave_wrong, ""), (fail, "LookupError: what a rank says")])
-def test_a_rank_that_fails_is_exit_code_1(monkeypatch, capsys, started, text):
+def test_a_rank_that_fails_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+                                          started: Callable[[int, object], None], text: str) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(ranks, "spawned_rank", started)
@@ -113,7 +116,8 @@ def test_a_rank_that_fails_is_exit_code_1(monkeypatch, capsys, started, text):
         (["--framework", "torch"], "--framework torch needs torch: pip install torch"),
     ],
 )
-def test_what_cannot_work_is_told_before_any_rank_starts(monkeypatch, capsys, arguments, text):
+def test_what_cannot_work_is_told_before_any_rank_starts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+                                                         arguments: list[str], text: str) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(ranks, "_start", lambda options: pytest.fail("ranks were started"))
@@ -122,7 +126,8 @@ def test_what_cannot_work_is_told_before_any_rank_starts(monkeypatch, capsys, ar
     assert text in capsys.readouterr().err
 
 
-def test_nothing_to_measure_is_told_before_any_rank_starts(monkeypatch, capsys):
+def test_nothing_to_measure_is_told_before_any_rank_starts(monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert main(["all_reduce", "-o", "band"]) == 2
@@ -130,7 +135,7 @@ def test_nothing_to_measure_is_told_before_any_rank_starts(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_a_terminal_gets_its_cursor_back(interrupted):
+def test_a_terminal_gets_its_cursor_back(interrupted: bool) -> None:
     """Rank 0 draws the bar, and may be ended before it can clean up."""
     terminal, theirs = pty.openpty()
     command = [sys.executable, "-m", "arraycomm.bench", "all_reduce", "-b", "8", "-e", "64M" if interrupted else "64"]
@@ -151,7 +156,7 @@ def test_a_terminal_gets_its_cursor_back(interrupted):
     assert b"Traceback" not in shown
 
 
-def test_compare():
+def test_compare() -> None:
     pytest.importorskip("torch", reason="gloo comes with torch")
     done = run("arraycomm.bench", "compare", "--np=2", "--ops=all_reduce,barrier", "--sizes=8", "--rounds=1")
     assert done.returncode == 0, done.stderr

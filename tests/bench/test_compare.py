@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,33 +17,36 @@ import pytest
 
 from arraycomm.bench import compare, drive
 from arraycomm.bench.peers import mpi
-from arraycomm.bench.results import Cell, Timing, summaries
+from arraycomm.bench.results import Cell, Timing, Verdict, summaries
 from arraycomm.bench.table import Table, percentiles, summary_line, write_csv, write_json
+from tests.present import present
 
 from .test_drive import FAKE, processes, wait_for_none
 
+Started = Callable[..., "subprocess.Popen[str]"]
 
-def timing(*rounds, wrong=0):
+
+def timing(*rounds: float, wrong: int = 0) -> Timing:
     return Timing(tuple((time, time) for time in rounds), 1, wrong, 1.0, 2.0, 3.0)
 
 
-def cell(ours, wrong=0, **peers):
+def cell(ours: Sequence[float], wrong: int = 0, **peers: Sequence[float]) -> Cell:
     timings = {"ours/shm": timing(*ours, wrong=wrong), **{name: timing(*times) for name, times in peers.items()}}
     return Cell("all_gather", 4, 1 << 28, "float32", timings)
 
 
-def only(found):
+def only(found: list[Verdict]) -> Verdict:
     (verdict,) = found
     return verdict
 
 
-def test_the_best_peer_is_the_fastest_and_ratios_are_of_rounds():
+def test_the_best_peer_is_the_fastest_and_ratios_are_of_rounds() -> None:
     verdict = only(cell([10, 20, 10], fast=[20, 20, 50], lame=[90, 90, 90]).verdicts([]))
     assert (verdict.best, verdict.ratio, verdict.low, verdict.high) == ("fast", 2, 1, 5)
     assert verdict.word == "unclear" and verdict.against == ("fast", "lame")
 
 
-def test_the_ratio_is_that_of_the_times_beside_it():
+def test_the_ratio_is_that_of_the_times_beside_it() -> None:
     """However the rounds were paired: then the range holds it, too."""
     found = cell([10, 10, 40, 40, 10], gloo=[20, 80, 20, 80, 80])
     verdict = only(found.verdicts([]))
@@ -53,17 +57,17 @@ def test_the_ratio_is_that_of_the_times_beside_it():
 
 @pytest.mark.parametrize(("ours", "peer", "wrong", "word"),
                          [(1, 2, 0, "faster"), (2, 1, 0, "slower"), (1, 1, 0, "unclear"), (1, 2, 7, "WRONG")])
-def test_words(ours, peer, wrong, word):
+def test_words(ours: int, peer: int, wrong: int, word: str) -> None:
     assert only(cell([ours], wrong, gloo=[peer]).verdicts([])).word == word
 
 
-def test_a_peer_with_wrong_data_spoils_the_verdict():
+def test_a_peer_with_wrong_data_spoils_the_verdict() -> None:
     found = cell([1], gloo=[2])
     found = replace(found, timings={**found.timings, "gloo": timing(2, wrong=3)})
     assert only(found.verdicts([])).word == "WRONG"
 
 
-def test_launches_are_joined_by_who_took_part_in_all():
+def test_launches_are_joined_by_who_took_part_in_all() -> None:
     first = cell([1, 2], wrong=1, gloo=[4, 5], gone=[9, 9])
     second = cell([3], wrong=2, gloo=[6])
     second = replace(second, timings={**second.timings, "gloo": replace(second.timings["gloo"], p50=0.5, p99=7.0)})
@@ -74,7 +78,7 @@ def test_launches_are_joined_by_who_took_part_in_all():
     assert only(replace(joined, timings={**joined.timings, "ours/shm": timing(1, 2, 3)}).verdicts([])).low == 2
 
 
-def test_ours_over_a_network_have_rivals_there_alone():
+def test_ours_over_a_network_have_rivals_there_alone() -> None:
     found = cell([1], gloo=[5], openmpi=[2])
     found = replace(found, timings={**found.timings, "ours/tcp": timing(4)})
     network = ["ours/tcp", "gloo"]
@@ -93,11 +97,11 @@ def test_ours_over_a_network_have_rivals_there_alone():
     assert Table(["ours/tcp", "openmpi"], network).notes()[0] == "# ours/tcp is compared with nobody"
 
 
-def test_without_a_rival_there_is_no_verdict():
+def test_without_a_rival_there_is_no_verdict() -> None:
     assert cell([1]).verdicts([]) == []
 
 
-def test_lines_stand_under_the_header():
+def test_lines_stand_under_the_header() -> None:
     table = Table(["ours/shm", "gloo", "mpich", "jax"], [])
     (line,) = table.lines(cell([123456.7], gloo=[234567.8], mpich=[1]))
     assert len(line) == len(table.header())
@@ -105,19 +109,19 @@ def test_lines_stand_under_the_header():
                             "0.00", "0.00", "slower"]
 
 
-def test_summary_counts_and_takes_the_geometric_mean():
+def test_summary_counts_and_takes_the_geometric_mean() -> None:
     (summary,) = summaries([cell([1], gloo=[2]), cell([1], gloo=[8]), cell([1, 1], gloo=[4, 4])], [])
-    assert (summary.cells, summary.faster, summary.mean) == (3, 3, pytest.approx(4))
+    assert (summary.cells, summary.faster) == (3, 3) and summary.mean == pytest.approx(4)
     assert summary_line(summary) == ("# ours/shm beside gloo: 3 cells: 3 faster, 0 unclear, 0 slower, 0 wrong; geometric mean of "
                                      "the ratios 4.00")
 
 
-def test_percentiles_have_a_line_for_everybody():
+def test_percentiles_have_a_line_for_everybody() -> None:
     assert [line.split()[3:] for line in percentiles([cell([1], gloo=[2])])[1:]] == [
         ["ours/shm", "1.00", "2.00", "3.00"], ["gloo", "1.00", "2.00", "3.00"]]
 
 
-def test_files(tmp_path):
+def test_files(tmp_path: Path) -> None:
     cells = [cell([1, 1], gloo=[2, 4])]
     write_json(str(tmp_path / "a.json"), cells, [], {"rounds": 2})
     document = json.loads((tmp_path / "a.json").read_text())
@@ -133,7 +137,7 @@ def test_files(tmp_path):
         ("4", "shared memory", socket.gethostname(), "1.0", "gloo"), ("4", "sockets", socket.gethostname(), "2.5", "")]
 
 
-def test_defaults_are_the_promised_cells():
+def test_defaults_are_the_promised_cells() -> None:
     given = compare.parser().parse_args([])
     assert given.sizes == (8, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20)
     assert (given.np, given.against, given.ours, len(given.ops)) == ((2, 4), "gloo", ("shm", "tcp"), 9)
@@ -146,23 +150,23 @@ def test_defaults_are_the_promised_cells():
      ("--np=2,-1", "'-1' is not a whole number"),
      ("--ours=sea", "unknown variant of ours 'sea'; choose from auto, flat, records, leader, leaders, 4tcp, shm")],
 )
-def test_errors_name_what_was_wrong(option, text, capsys):
+def test_errors_name_what_was_wrong(option: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         compare.main([option])
     assert left.value.code == 2 and text in capsys.readouterr().err
 
 
-def test_an_environment_may_be_given_by_its_folder(tmp_path):
+def test_an_environment_may_be_given_by_its_folder(tmp_path: Path) -> None:
     assert compare._interpreter(str(tmp_path)) == str(tmp_path / "bin" / "python")
     assert compare._interpreter(sys.executable) == sys.executable
 
 
 @pytest.fixture
-def started(tmp_path):
+def started(tmp_path: Path) -> Iterator[Started]:
     """started(*arguments): the command as a process. Its scratch files, and so its ranks' names, are below tmp_path."""
     begun = []
 
-    def start(*arguments, peers=()):
+    def start(*arguments: str, peers: Sequence[str] = ()) -> subprocess.Popen[str]:
         given = [f"--peer={name}={FAKE}" for name in peers] + [f"--against={','.join(peers)}", "--ours=shm", "--np=2",
                                                                "--rounds=1", "--timeout=60", *arguments]
         environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
@@ -177,7 +181,7 @@ def started(tmp_path):
         process.communicate()
 
 
-def test_the_command_goes_on_without_a_contender_that_crashes(started, tmp_path):
+def test_the_command_goes_on_without_a_contender_that_crashes(started: Started, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     process = started("--ops=all_reduce,broadcast", "--sizes=8", f"--json={path}", "--percentiles", peers=("slow", "crash"))
     out, err = process.communicate(timeout=300)
@@ -194,7 +198,7 @@ def test_the_command_goes_on_without_a_contender_that_crashes(started, tmp_path)
     assert not wait_for_none(tmp_path)
 
 
-def test_launches_start_all_anew_but_who_has_failed(started, tmp_path):
+def test_launches_start_all_anew_but_who_has_failed(started: Started, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     process = started("--ops=broadcast,barrier", "--sizes=8,8", "--launches=3", "--rounds=2", f"--json={path}",
                       peers=("good", "crash"))
@@ -211,26 +215,26 @@ def test_launches_start_all_anew_but_who_has_failed(started, tmp_path):
     assert not wait_for_none(tmp_path)
 
 
-def test_what_is_absent_is_skipped_with_a_sentence_and_wrong_data_fail(started):
+def test_what_is_absent_is_skipped_with_a_sentence_and_wrong_data_fail(started: Started) -> None:
     process = started("--ops=all_gather", "--sizes=64", peers=("absent", "wrong"))
     out, err = process.communicate(timeout=300)
     assert "absent is skipped: pip install what-is-absent" in err
     assert process.returncode == 1 and "# Out of bounds values : 2 FAILED" in out and "WRONG" in out
 
 
-def test_peers_over_tcp_are_compared_with_ours_over_tcp():
+def test_peers_over_tcp_are_compared_with_ours_over_tcp() -> None:
     found = {name: drive.peer_class(name).network(name) for name in ("openmpi", "openmpi-tcp", "mpich-tcp", "impi-tcp")}
     assert found == {"openmpi": False, "openmpi-tcp": True, "mpich-tcp": True, "impi-tcp": True}
     assert mpi.environ("impi", sys.executable, "/", tcp=True)["I_MPI_FABRICS"] == "ofi"
     assert mpi.environ("impi", sys.executable, "/")["I_MPI_FABRICS"] == "shm"
 
 
-def _running(process):
+def _running(process: int) -> int:
     """Processor time of a process, in ticks."""
     return sum(map(int, Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]))
 
 
-def test_busy_processes_run_beside_the_contenders_and_end(tmp_path):
+def test_busy_processes_run_beside_the_contenders_and_end(tmp_path: Path) -> None:
     with compare.busy(2, tmp_path):
         assert len(busy := processes(tmp_path)) == 2
         while min(map(_running, busy)) < 5:
@@ -238,7 +242,7 @@ def test_busy_processes_run_beside_the_contenders_and_end(tmp_path):
     assert not processes(tmp_path)
 
 
-def test_the_table_says_what_ran_beside(started, tmp_path):
+def test_the_table_says_what_ran_beside(started: Started, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     out, err = started("--ops=barrier", "--beside-load=1", f"--json={path}", peers=("good",)).communicate(timeout=300)
     assert "# 2 ranks beside 1 busy processes, float32" in out, err
@@ -246,9 +250,9 @@ def test_the_table_says_what_ran_beside(started, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_interrupted_nothing_is_left(started, tmp_path, number):
+def test_interrupted_nothing_is_left(started: Started, tmp_path: Path, number: signal.Signals) -> None:
     process = started("--ops=barrier,all_reduce", "--sizes=8", "--beside-load=1", peers=("good", "orphans"))
-    while "ours" not in process.stdout.readline():
+    while "ours" not in present(process.stdout).readline():
         assert process.poll() is None
     deadline = 200
     while len(processes(tmp_path)) < 8 and deadline:

@@ -6,9 +6,10 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,11 +24,11 @@ FAKE = str(Path(__file__).parent / "fake_peer.py")
 ENVIRONMENTS = os.environ.get("ARRAYCOMM_TEST_PEERS", "")
 
 
-def fake(name, scratch, size=2, **more):
+def fake(name: str, scratch: Path, size: int = 2, **more: Any) -> Start:
     return Start(name, size, scratch, file=FAKE, **more)
 
 
-def processes(scratch):
+def processes(scratch: Path) -> list[int]:
     """Ids of those that have the directory on their command line, but for the dead that nobody has fetched yet."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -37,7 +38,7 @@ def processes(scratch):
     return found
 
 
-def wait_for_none(scratch):
+def wait_for_none(scratch: Path) -> list[int]:
     deadline = time.monotonic() + 20
     while processes(scratch) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -45,7 +46,7 @@ def wait_for_none(scratch):
 
 
 @pytest.mark.parametrize("name", ["good", "launched"])
-def test_a_contender_comes_works_and_goes(name, tmp_path):
+def test_a_contender_comes_works_and_goes(name: str, tmp_path: Path) -> None:
     deep = tmp_path / ("long" * 30)  # longer than a Unix socket's path may be
     deep.mkdir()
     with contextlib.closing(Contender(fake(name, deep, 3))) as contender:
@@ -64,7 +65,7 @@ def test_a_contender_comes_works_and_goes(name, tmp_path):
     ("hang", r"hang, 2 ranks: no answer to run 3 of ranks \[(0, )?1\] within 2 s"),
     ("orphans", r"orphans, 2 ranks: no answer to run 3 of ranks \[(0, )?1\] within 2 s"),
 ])
-def test_a_rank_that_fails_is_told_and_nothing_is_left(name, text, tmp_path):
+def test_a_rank_that_fails_is_told_and_nothing_is_left(name: str, text: str, tmp_path: Path) -> None:
     with contextlib.closing(Contender(fake(name, tmp_path))) as contender:
         assert contender.ask("prepare", "all_reduce", 8, "float32") == [0, 0]
         contender.timeout = 2 if "within 2 s" in text else 60
@@ -73,14 +74,14 @@ def test_a_rank_that_fails_is_told_and_nothing_is_left(name, text, tmp_path):
     assert not wait_for_none(tmp_path)
 
 
-def test_a_rank_that_does_not_come_up_is_told_and_nothing_is_left(tmp_path):
+def test_a_rank_that_does_not_come_up_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     answer = r"late, 2 ranks: (no answer to start of ranks \[[\d, ]+\]|\d of 2 ranks came) within 2 s"
     with pytest.raises(ContenderFailed, match=answer):
         Contender(fake("late", tmp_path, timeout=2))
     assert not wait_for_none(tmp_path)
 
 
-def test_an_interpreter_that_leaves_is_told_with_what_it_said(tmp_path):
+def test_an_interpreter_that_leaves_is_told_with_what_it_said(tmp_path: Path) -> None:
     shim = tmp_path / "python"
     shim.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'raise SystemExit(\"no library here\")'\n")
     shim.chmod(0o700)
@@ -90,7 +91,7 @@ def test_an_interpreter_that_leaves_is_told_with_what_it_said(tmp_path):
         probe(fake("good", tmp_path, python=str(shim)))
 
 
-def test_what_is_installed_is_known_before_any_rank_starts(tmp_path):
+def test_what_is_installed_is_known_before_any_rank_starts(tmp_path: Path) -> None:
     assert probe(fake("good", tmp_path)) == "fake 1.0 (good)"
     with pytest.raises(Missing, match="pip install what-is-absent"):
         probe(fake("absent", tmp_path))
@@ -98,14 +99,14 @@ def test_what_is_installed_is_known_before_any_rank_starts(tmp_path):
         probe(fake("good", tmp_path, python="/no/python"))
 
 
-def test_wrong_data_are_counted(tmp_path):
+def test_wrong_data_are_counted(tmp_path: Path) -> None:
     with contextlib.closing(Contender(fake("wrong", tmp_path))) as contender:
         assert contender.ask("prepare", "all_gather", 1000, "float32") == [1, 1]
 
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "barrier"])
 @pytest.mark.parametrize("size", [1, 2, 3, 200])
-def test_known_sums_are_exact_in_bfloat16(operation, size):
+def test_known_sums_are_exact_in_bfloat16(operation: str, size: int) -> None:
     for rank in {0, size - 1}:
         cell = PeerCell(cast(Peer, SimpleNamespace(rank=rank, size=size)), operation, 8000, "float32")
         for source in cell.sources:
@@ -116,12 +117,13 @@ def test_known_sums_are_exact_in_bfloat16(operation, size):
 
 
 @pytest.mark.parametrize("size", [2, 130, 200])
-def test_a_rank_that_gives_nothing_is_noticed(size):
-    everyone, but_one = (expected("float32", "sum", Source(ranks, 0, 1000), size) for ranks in (range(size), range(1, size)))
+def test_a_rank_that_gives_nothing_is_noticed(size: int) -> None:
+    ranks = tuple(range(size))
+    everyone, but_one = (expected("float32", "sum", Source(some, 0, 1000), size) for some in (ranks, ranks[1:]))
     assert np.any(everyone != but_one)
 
 
-def test_missing_surplus_and_wrong_elements_count():
+def test_missing_surplus_and_wrong_elements_count() -> None:
     sources = [Source((rank,), 0, 2000) for rank in range(2)]
     right = np.concatenate([values("float32", "", rank, 2, 0, 2000) for rank in range(2)])
     assert count_wrong(right, sources, "float32", "", 2) == 0
@@ -135,7 +137,7 @@ def test_missing_surplus_and_wrong_elements_count():
                 params=["ours/shm", "ours/symmetric", "ours/tcp", "gloo", "openmpi", "mpich", "impi", "openmpi-tcp",
                         "mpich-tcp", "impi-tcp", "mlx", "mlx-mpi", "jax",
                         "mpi4jax", "ours/jit", "ours/jax"])
-def library(request, tmp_path_factory):
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contender]:
     name = request.param
     inside = Path(ENVIRONMENTS, name.removesuffix("-mpi").removesuffix("-tcp"), "bin", "python")
     python = str(inside) if ENVIRONMENTS and inside.exists() else sys.executable
@@ -148,7 +150,7 @@ def library(request, tmp_path_factory):
         yield contender
 
 
-def test_libraries_are_driven_right(library):
+def test_libraries_are_driven_right(library: Contender) -> None:
     for dtype in library.kind.dtypes:
         for operation in library.kind.operations:
             for size in (0,) if operation == "barrier" else (4, 20_000):
@@ -157,13 +159,13 @@ def test_libraries_are_driven_right(library):
     library.ask("release")
 
 
-def _loopback():
+def _loopback() -> int:
     """Bytes that the loopback interface has received."""
     (line,) = (line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
     return int(line.partition(":")[2].split()[0])
 
 
-def test_sockets_are_used_by_who_is_said_to_use_them(library):
+def test_sockets_are_used_by_who_is_said_to_use_them(library: Contender) -> None:
     size, calls = 1 << 20, 20
     if "all_reduce" not in library.kind.operations or not library.kind.network(library.name):
         pytest.skip("its data do not cross the loopback interface")

@@ -8,29 +8,29 @@ from arraycomm.bench.data import DTYPES
 from arraycomm.bench.options import parse, sizes
 
 
-def test_factor():
+def test_factor() -> None:
     assert sizes(parse(["all_reduce", "-b", "8", "-e", "64", "-f", "2"])) == [8, 16, 32, 64]
 
 
-def test_increment():
+def test_increment() -> None:
     assert sizes(parse(["all_reduce", "-b", "0", "-e", "24", "-i", "8"])) == [0, 8, 16, 24]
 
 
-def test_a_factor_of_one_means_the_increment():
+def test_a_factor_of_one_means_the_increment() -> None:
     assert sizes(parse(["all_reduce", "-b", "1M", "-e", "3M", "-f", "1"])) == [1 << 20, 2 << 20, 3 << 20]
 
 
-def test_one_size():
+def test_one_size() -> None:
     assert sizes(parse(["all_reduce", "-b", "128M"])) == [128 << 20]
 
 
-def test_nccl_spellings():
+def test_nccl_spellings() -> None:
     given = parse(["all_reduce", "-d", "float,half,bfloat16,int8,uint8,double", "-o", "prod,mulsum"])
     assert given.dtypes == ("float32", "float16", "bfloat16", "int8", "uint8", "float64")
     assert given.ops == ("product", "premul_sum")
 
 
-def test_all():
+def test_all() -> None:
     given = parse(["all", "-d", "all", "-o", "all", "-r", "all"])
     assert given.operations == tuple(COLLECTIVES)
     assert sorted(given.dtypes) == sorted(DTYPES)
@@ -38,7 +38,7 @@ def test_all():
     assert given.root == -1
 
 
-def test_nccl_letters():
+def test_nccl_letters() -> None:
     given = parse(["all_reduce", "-r1", "-n7", "-w3", "-c2", "-a1", "-Jout.json", "--nproc=4"])
     assert (given.root, given.calls, given.warmup, given.checks, given.average, given.json, given.nproc) == (
         1, 7, 3, 2, 1, "out.json", 4)
@@ -59,7 +59,7 @@ def test_nccl_letters():
         (["all_reduce", "--plot", "x.pdf"], "'x.pdf' must end in .svg or .png"),
     ],
 )
-def test_errors_name_what_was_wrong(arguments, text, capsys):
+def test_errors_name_what_was_wrong(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         parse(arguments)
     assert left.value.code == 2
@@ -67,7 +67,7 @@ def test_errors_name_what_was_wrong(arguments, text, capsys):
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_a_subcommand_is_told_of_and_has_help(name, capsys):
+def test_a_subcommand_is_told_of_and_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, expected in (["--help"], f"arraycomm-bench {name}"), ([name, "--help"], f"usage: arraycomm-bench {name}"):
         with pytest.raises(SystemExit) as left:
             main(arguments)

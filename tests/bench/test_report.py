@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from arraycomm.bench.report import Summary, Table, figure
 from arraycomm.bench.sweep import Cell, Row
 
 
-def cell(time, busbw, wrong=0):
+def cell(time: float, busbw: float, wrong: int | None = 0) -> Cell:
     return Cell(Timing(time, time - 1, time + 1, 100, time, time * 2, time * 3), busbw / 1.5, busbw, wrong)
 
 
@@ -27,11 +28,11 @@ ROWS = [
 @pytest.mark.parametrize(
     ("value", "text"), [(1.2345, "   1.23"), (1234.567, "1234.57"), (12345.67, "12345.7"), (1234567.8, "1234568")]
 )
-def test_figures_fit_their_column(value, text):
+def test_figures_fit_their_column(value: float, text: str) -> None:
     assert figure(value, 7) == text
 
 
-def test_rows_as_nccl_tests_prints_them(capsys):
+def test_rows_as_nccl_tests_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table(percentiles=False)
     for row in ROWS:
         table.row(row)
@@ -45,7 +46,7 @@ def test_rows_as_nccl_tests_prints_them(capsys):
 
 
 @pytest.mark.parametrize("percentiles", [False, True])
-def test_header_stands_above_its_columns(capsys, percentiles):
+def test_header_stands_above_its_columns(capsys: pytest.CaptureFixture[str], percentiles: bool) -> None:
     table = Table(percentiles)
     table.header("all_reduce")
     table.row(ROWS[0])
@@ -57,7 +58,7 @@ def test_header_stands_above_its_columns(capsys, percentiles):
     assert names.count("p99") == (2 if percentiles else 0)
 
 
-def test_footer(capsys):
+def test_footer(capsys: pytest.CaptureFixture[str]) -> None:
     summary = Summary.of(ROWS)
     assert summary.wrong == 5
     assert summary.busbw == pytest.approx((0.01 + 0.02 + 3.0 + 4.97 + 2.0) / 5)  # the barrier moves nothing
@@ -67,7 +68,7 @@ def test_footer(capsys):
     assert "# Out of bounds values : 0 OK\n" in capsys.readouterr().out
 
 
-def test_json_has_nccl_tests_keys(tmp_path):
+def test_json_has_nccl_tests_keys(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     report.write_json(str(path), ROWS, options.parse(["all_reduce"]), {"args": ["x"]})
     document = json.loads(path.read_text())
@@ -80,7 +81,7 @@ def test_json_has_nccl_tests_keys(tmp_path):
     assert document["results"][2]["in_place"] is None
 
 
-def test_csv_has_a_line_per_placement(tmp_path):
+def test_csv_has_a_line_per_placement(tmp_path: Path) -> None:
     path = tmp_path / "out.csv"
     report.write_csv(str(path), ROWS, {"ranks": 4, "transport": "TCP", "host": "h"})
     lines = list(csv.DictReader(path.open()))

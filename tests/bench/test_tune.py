@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Any
 
 import pytest
 
@@ -17,24 +19,26 @@ from arraycomm.bench.tune_choose import Cell, decide
 from arraycomm.bench.tune_table import Place
 from arraycomm.core.interface import tuning
 from arraycomm.core.interface.tuning import Pick
+from tests.present import present
 
 MEASURED = sorted((Path(tune.__file__).parent / "measured").glob("xeon-*.json"))
 MACHINE = {"cpu": "Intel Test", "cores": 4, "date": "2026-01-02", "arraycomm": "0.1.0"}
 SIZES = (1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10)
+Ratios = Sequence[float | tuple[float, ...]]  # by size: for all rounds, or one for each
 TABLE = (Pick("shared", 16 << 10), Pick("direct", None))
 
 
 @pytest.fixture(autouse=True)
-def table(monkeypatch):
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
     """all_to_all over shm: "shared" up to 16 KiB, then "direct"; "bruck" and "pairwise" never."""
     monkeypatch.setattr(tune_choose, "shipped", lambda *key: TABLE)
 
 
-def cells(**ratios):
+def cells(**ratios: Ratios) -> list[Cell]:
     """The table's algorithm takes 10 us; others as said, by size: one ratio to that for all rounds, or one for each."""
     made = []
     for number, size in enumerate(SIZES):
-        own = "shared" if size <= TABLE[0].up_to else "direct"
+        own = "shared" if size <= present(TABLE[0].up_to) else "direct"
         rounds = [{own: 10.0} for _ in range(3)]
         for name, by_size in ratios.items():
             given = by_size[number]
@@ -45,7 +49,7 @@ def cells(**ratios):
     return made
 
 
-def picks(**ratios):
+def picks(**ratios: Ratios) -> tuple[Pick, ...]:
     return decide(cells(**ratios))[0].choice.picks
 
 
@@ -63,18 +67,18 @@ def picks(**ratios):
     ((0.5,) * 5, (1.2, 1.2, 1.2, 1.2, 1.2), (Pick("pairwise", None),)),
     ((1.2, 1.2, 1.2, 0, 0), (0,) * 5, (Pick("direct", None),)),  # pairwise was hopeless
 ])
-def test_a_threshold_moves_where_every_round_shows_a_gain(direct, pairwise, expected):
+def test_a_threshold_moves_where_every_round_shows_a_gain(direct: Ratios, pairwise: Ratios, expected: tuple[Pick, ...]) -> None:
     assert picks(direct=direct, pairwise=pairwise) == expected
 
 
-def test_the_tables_own_limits_stay_where_it_is_kept(monkeypatch):
+def test_the_tables_own_limits_stay_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = (Pick("bruck", 8), Pick("shared", 20_000), Pick("bruck", 20_001), Pick("direct", 1 << 30), Pick("pairwise", None))
     monkeypatch.setattr(tune_choose, "shipped", lambda *key: odd)
     assert picks(pairwise=(0.5,) * 5) == odd
     assert picks(pairwise=(0.5, 0.5, 0.5, 0.5, 1.5))[:4] == (*odd[:3], Pick("direct", 128 << 10))
 
 
-def test_a_decision_says_what_it_gains():
+def test_a_decision_says_what_it_gains() -> None:
     (decision,) = decide(cells(direct=(0.5, 0.5, 2.0, 0, 0)))
     assert decision.changed and decision.regret == pytest.approx(1) and decision.table_regret == pytest.approx(2 ** (1 / 5))
     assert [(cell.size, before, after) for cell, before, after in decision.moved()] == [(16 << 10, "shared", "direct")]
@@ -85,7 +89,7 @@ def test_a_decision_says_what_it_gains():
     assert "#   the engine's table: shared to 16 KiB, direct; 1.149" in lines
 
 
-def test_together_all_numbers_of_ranks_gain():
+def test_together_all_numbers_of_ranks_gain() -> None:
     two, four = cells(direct=(0.5, 1.3, 1.3, 0, 0)), cells(direct=(0.5, 0.9, 1.2, 0, 0))
     for cell in four:
         cell.ranks = 4
@@ -93,7 +97,7 @@ def test_together_all_numbers_of_ranks_gain():
         assert [decision.choice.picks[0].up_to for decision in decide([*two, *four], together)] == limits
 
 
-def test_samples_are_put_together():
+def test_samples_are_put_together() -> None:
     first = cells(direct=(0.5,) * 5)
     both = tune_choose.from_samples(tune_choose.as_samples([*first, *cells(direct=(0.7,) * 5)]), MACHINE)
     assert len(both) == len(SIZES) and all(len(cell.rounds) == 6 for cell in both)
@@ -101,7 +105,7 @@ def test_samples_are_put_together():
     assert both[0].ratios("shared", "direct")[0] == pytest.approx(0.5)
 
 
-def test_between_hosts_the_table_is_theirs(monkeypatch):
+def test_between_hosts_the_table_is_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_choose, "shipped", tuning.shipped)
     measured = []
     for transport in ("loopback", "tcp"):
@@ -115,7 +119,7 @@ def test_between_hosts_the_table_is_theirs(monkeypatch):
     assert decisions[0].table != decisions[1].table
 
 
-def test_machines_are_decided_apart_and_the_table_for_all():
+def test_machines_are_decided_apart_and_the_table_for_all() -> None:
     other = {**MACHINE, "cpu": "AMD Test"}
     samples = [tune_choose.as_samples(cells(direct=direct)) for direct in ((0.5, 1.3, 1.3, 0, 0), (0.5, 0.9, 1.2, 0, 0))]
     found = [*tune_choose.from_samples(samples[0], MACHINE), *tune_choose.from_samples(samples[1], other)]
@@ -123,14 +127,14 @@ def test_machines_are_decided_apart_and_the_table_for_all():
         assert [decision.choice.picks[0].up_to for decision in decide(found, together)] == limits
 
 
-def test_a_machine_that_shares_processors_is_not_set_beside_one_that_does_not():
+def test_a_machine_that_shares_processors_is_not_set_beside_one_that_does_not() -> None:
     found = []
     for cores, direct in ((2, (0.5, 1.3, 1.3, 0, 0)), (1, (0.5, 0.9, 1.2, 0, 0))):
         found += tune_choose.from_samples(tune_choose.as_samples(cells(direct=direct)), {**MACHINE, "cores": cores})
     assert [decision.choice.picks[0].up_to for decision in decide(found, together=True)] == [8 << 10, 2 << 10]
 
 
-def test_what_the_table_loses_is_told_by_machine():
+def test_what_the_table_loses_is_told_by_machine() -> None:
     lines = tune.losses(decide(tune_choose.from_samples(tune_choose.as_samples(cells(direct=(0.5, 0.5, 2.0, 0, 0))), MACHINE)))
     assert lines[1:] == ["# Intel Test, 4 processors", f"# {'':14}{'shm 2':>15}", f"# {'all_to_all':14}{'1.149 (2.00)':>15}",
                          "# all 5 cells: 1.149 (2.00)"]
@@ -144,7 +148,7 @@ AHEAD = {row.kind for row in tuning.rows() if row.ahead}
 
 
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
-def test_the_table_loses_little_where_it_was_measured(monkeypatch, path):
+def test_the_table_loses_little_where_it_was_measured(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     """At most 3% in geometric mean, of each operation, transport and number of ranks (its cells' sizes); of the machine whose
     rounds differ by more, 5% of all cells."""
     monkeypatch.setattr(tune_choose, "shipped", tuning.shipped)
@@ -159,7 +163,7 @@ def test_the_table_loses_little_where_it_was_measured(monkeypatch, path):
     assert tuning.is_measured(found["machine"])
 
 
-def test_the_machines_of_the_table_are_those_of_its_samples():
+def test_the_machines_of_the_table_are_those_of_its_samples() -> None:
     machines = {(cpu, cores) for cpu, cores in tuning.MEASURED
                 for about in [json.loads(path.read_text())["machine"] for path in MEASURED]
                 if about["cpu"].startswith(cpu) and about["cores"] == cores}
@@ -169,17 +173,17 @@ def test_the_machines_of_the_table_are_those_of_its_samples():
 # ---- the rows of table.h ----
 
 
-def test_lines_are_those_of_the_source():
+def test_lines_are_those_of_the_source() -> None:
     source = Path(tune.__file__).parents[1] / "backends" / "engine" / "collectives" / "table.h"
     assert tune_table.lines([]) == [line for line in source.read_text().splitlines() if line.startswith("ROW(")]
 
 
-def rows_of(kind):
+def rows_of(kind: str) -> list[tuning.Row]:
     return [row for row in tuning.rows() if row.kind == kind]
 
 
 @pytest.mark.parametrize("kind", tuning.operations())
-def test_rows_derived_from_the_table_say_what_it_says(kind):
+def test_rows_derived_from_the_table_say_what_it_says(kind: str) -> None:
     given = rows_of(kind)
     choices = {(place, ranks): tuning.shipped(kind, place.transport, ranks, place.dedicated)
                for place in tune_table._SECTIONS for ranks in (2, 4)}
@@ -192,7 +196,7 @@ def test_rows_derived_from_the_table_say_what_it_says(kind):
                 assert tune_table.first(made, place, ranks, size) == wanted
 
 
-def test_rows_say_what_was_chosen_and_no_more():
+def test_rows_say_what_was_chosen_and_no_more() -> None:
     made = tune_table.derived(rows_of("all_gather"), {
         (Place("loopback"), 2): (Pick("bruck", 1 << 20), Pick("ring", None)),
         (Place("loopback"), 4): (Pick("bruck", 100), Pick("ring", None)),
@@ -209,7 +213,7 @@ def test_rows_say_what_was_chosen_and_no_more():
     assert tune_table.line(made[0]) == 'ROW(ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, CHECKS, KiB(8), 4)'
 
 
-def test_several_hosts_have_a_section():
+def test_several_hosts_have_a_section() -> None:
     made = tune_table.derived(rows_of("reduce_scatter"),
                               {(Place("hosts"), 4): (Pick("pairwise", 100), Pick("leaders", None))})
     first = [tune_table.first(made, place, 4, size)
@@ -222,7 +226,7 @@ def test_several_hosts_have_a_section():
 # ---- the command ----
 
 
-def run(*arguments, **environ):
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=120,
                           env={**clean, **environ})
@@ -231,7 +235,7 @@ def run(*arguments, **environ):
 BRIEF = ["--sizes=64,4K", "--rounds=3"]
 
 
-def test_as_a_user_runs_it(tmp_path):
+def test_as_a_user_runs_it(tmp_path: Path) -> None:
     file, samples = tmp_path / "tuning.json", tmp_path / "samples.json"
     done = run("arraycomm.bench", "tune", "--np=2,3", "--ops=all_reduce,scatter,barrier", *BRIEF, "-o", str(file), "--samples",
                str(samples), ARRAYCOMM_TUNING="/is/not/looked/at")
@@ -256,7 +260,7 @@ def test_as_a_user_runs_it(tmp_path):
     assert f"by {file}, {made.measured}" in info.stdout and "scatter over loopback, 3 ranks" in info.stdout
 
 
-def test_under_a_launcher(tmp_path):
+def test_under_a_launcher(tmp_path: Path) -> None:
     """On hosts that the launcher does not know of."""
     file = tmp_path / "tuning.json"
     tune_here = ["-m", "arraycomm.bench", "tune", "--ops=broadcast", *BRIEF, "-o", str(file)]
@@ -269,7 +273,7 @@ def test_under_a_launcher(tmp_path):
     assert none.returncode and "--transport tcp: 2 ranks on 1 host have shm, symmetric, loopback only" in none.stderr
 
 
-def test_a_launchers_world_has_its_size(capsys, monkeypatch):
+def test_a_launchers_world_has_its_size(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")):
         monkeypatch.setenv(name, value)
     assert main(["tune", "--np=4"]) == 2
@@ -284,7 +288,8 @@ def test_a_launchers_world_has_its_size(capsys, monkeypatch):
     (["--rounds=0", "--samples=/nowhere/x"], "cannot read the samples in '/nowhere/x': No such file or directory"),
     (["--sizes=x"], "'x' is not a size"),
     (["-o", "/nowhere/x"], "cannot write '/nowhere/x'")])
-def test_what_cannot_work_is_told_before_any_rank_starts(monkeypatch, capsys, arguments, told):
+def test_what_cannot_work_is_told_before_any_rank_starts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+                                                         arguments: list[str], told: str) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(tune, "_world", lambda *arguments: pytest.fail("ranks were started"))
     try:
@@ -297,7 +302,8 @@ def test_what_cannot_work_is_told_before_any_rank_starts(monkeypatch, capsys, ar
 @pytest.mark.parametrize(("change", "told"), [
     ({"machine": {"cpu": "another", "cores": 77}}, "give --samples another name, or --rounds 0 to read only"),
     ({"arraycomm samples": 1}, "its version is 1"), ({"cells": [{}]}, "'operation'")])
-def test_other_samples_are_refused(tmp_path, monkeypatch, capsys, change, told):
+def test_other_samples_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+                                   change: dict[str, Any], told: str) -> None:
     monkeypatch.delenv("RANK", raising=False)
     path = tmp_path / "samples.json"
     tune._write_samples(str(path), {"machine": tuning.machine(), "cells": tune_choose.as_samples(cells())})
@@ -308,11 +314,11 @@ def test_other_samples_are_refused(tmp_path, monkeypatch, capsys, change, told):
 
 @pytest.mark.parametrize(("cores", "numbers"), [(1, (2,)), (2, (2,)), (3, (2, 3)), (4, (2, 4)), (12, (2, 4, 8, 12)),
                                                 (16, (2, 4, 8, 16))])
-def test_ranks_go_up_to_the_processors(cores, numbers):
+def test_ranks_go_up_to_the_processors(cores: int, numbers: tuple[int, ...]) -> None:
     assert tune.powers(cores) == numbers
 
 
-def test_another_machines_samples_are_compared(monkeypatch, capsys):
+def test_another_machines_samples_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(tune_choose, "shipped", tuning.shipped)
     assert main(["tune", "--rounds=0", "--ops=scan,barrier", *(f"--samples={path}" for path in MEASURED), "--table"]) == 0
@@ -322,12 +328,12 @@ def test_another_machines_samples_are_compared(monkeypatch, capsys):
     assert 'ROW(BARRIER, "dissemination", barrier_dissemination, ANYWHERE, CHECKS, ALWAYS, 0)' in shown
 
 
-def test_a_rank_that_fails_is_exit_code_1(monkeypatch, capsys):
+def test_a_rank_that_fails_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(tune, "samples", fail)
     assert main(["tune", "--np=2"]) == 1
     assert "LookupError: what a rank says" in capsys.readouterr().err
 
 
-def fail(plan):
+def fail(plan: object) -> None:
     raise LookupError("what a rank says")

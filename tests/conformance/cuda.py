@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import numpy as np
 
@@ -99,8 +100,7 @@ def captures(context: Context) -> None:
         context.raises("a captured stream", DeviceError, "CUDA graph", call)
     arrays.cuda().tell("standin_capture", arrays.cuda().make("cudaStreamCreateWithFlags", 1))
     for later in (False, True):
-        got = group.all_reduce(x, async_op=later)
-        got = got.result(60) if later else got
+        got = group.all_reduce(x, async_op=True).result(60) if later else group.all_reduce(x)
         context.check((got.numpy() == context.size).all(), f"while another stream is captured, later={later}")
     arrays.cuda().tell("standin_capture", 0)
     context.check((group.all_reduce(x).numpy() == context.size).all(), "after a capture")
@@ -133,7 +133,7 @@ def messages(context: Context) -> None:
                 work.wait(60)
         with group.batch():
             group.send(given(context, "cuda", mine), right)
-            pending = group.recv(left, like=given(context, "cuda", mine))
+            pending: Any = group.recv(left, like=given(context, "cuda", mine))
         expect(context, f"batch of {count}", pending.result().array, theirs)
 
 
@@ -160,7 +160,7 @@ def two_backends(context: Context) -> None:
             x = given(context, "cuda", np.ones(300, np.float32))
             with group.batch():
                 group.send(x, (context.rank + 1) % context.size)
-                got = group.recv((context.rank - 1) % context.size, like=x)
+                got: Any = group.recv((context.rank - 1) % context.size, like=x)
             context.check((got.result().array.numpy() == 1).all(), "a batch")
             movers = [type(group._movers[1]).__name__, type(group._movers[2]).__name__, type(group._movers[2]._host).__name__]
             context.check(movers == ["MpiCommunicator", "Staged", "SocketCommunicator"], f"{movers}")
@@ -297,7 +297,8 @@ def late(context: Context) -> None:
     """A result that the device does not come to: who asks for it is told at once, and close() waits a moment only."""
     import threading
 
-    cuda, patience, staged.PATIENCE = arrays.cuda(), staged.PATIENCE, 0.2
+    cuda, patience = arrays.cuda(), mock.patch.object(staged, "PATIENCE", 0.2)
+    patience.start()
     go, stream = threading.Event(), cuda.make("cudaStreamCreateWithFlags", 1)
     x, out = (given(context, "cupy", np.ones(500, np.float32)) for _ in range(2))
     out.numpy()
@@ -319,7 +320,7 @@ def late(context: Context) -> None:
         context.check(time.monotonic() < begun + 5, "close() has waited for the device")
     go.set()
     waits.join(20)
-    staged.PATIENCE = patience
+    patience.stop()
     context.check(not waits.is_alive() and work.done() and (out.numpy() == context.size).all(), "it came later")
 
 

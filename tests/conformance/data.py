@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -176,7 +177,7 @@ def _scaled(array: np.ndarray[Any, Any], factor: float) -> np.ndarray[Any, Any]:
         info = np.iinfo(array.dtype)
         exact = np.trunc(array.astype(np.float64) * factor)
         whole = [min(max(int(x), info.min), info.max) for x in exact.ravel()]
-        return np.array(whole, array.dtype).reshape(array.shape)
+        return np.asarray(np.array(whole, array.dtype).reshape(array.shape))
     real = array.real.dtype.type(factor)
     return _parts(array * real) if array.dtype.kind != "c" else _parts(array.real * real, array.imag * real)
 
@@ -186,7 +187,7 @@ def _divided(total: np.ndarray[Any, Any], ranks: int) -> np.ndarray[Any, Any]:
         return np.asarray(total // total.dtype.type(ranks))
     if total.dtype.kind == "i":
         quotients = [abs(int(x)) // ranks * (-1 if x < 0 else 1) for x in total.ravel()]
-        return np.array(quotients, total.dtype).reshape(total.shape)
+        return np.asarray(np.array(quotients, total.dtype).reshape(total.shape))
     by = total.real.dtype.type(ranks)
     return _parts(total / by) if total.dtype.kind != "c" else _parts(total.real / by, total.imag / by)
 
@@ -217,7 +218,8 @@ def _greatest(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[An
     return np.asarray(np.maximum(a, b)) if a.dtype.kind != "f" else -_least(-a, -b)
 
 
-_STEPS = {"sum": np.add, "avg": np.add, "premul_sum": np.add, "product": _product, "min": _least, "max": _greatest,
+_STEPS: dict[str, Callable[[Any, Any], Any]] = {
+          "sum": np.add, "avg": np.add, "premul_sum": np.add, "product": _product, "min": _least, "max": _greatest,
           "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 
 

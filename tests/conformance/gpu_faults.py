@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -46,6 +46,11 @@ def broken_group(context: Context) -> Iterator[arraycomm.Group]:
         context.group.barrier()
         group.close("Broken")
         tell("slow", ctypes.c_long(0))
+
+
+def _waited(works: Iterable[arraycomm.Work[Any]]) -> None:
+    for work in works:
+        work.wait(_LONG)
 
 
 def raises(context: Context, label: str, call: Callable[[], object], kinds: tuple[type[BaseException], ...], *words: str,
@@ -141,7 +146,7 @@ def no_memory(context: Context) -> None:
             raises_at_once(context, "after it", lambda: group.all_reduce(ones()), (arraycomm.ResourceError,))
         else:
             raises(context, "a peer without memory",  # the first one that rank 0 has not enqueued
-                   lambda: [group.all_reduce(ones(), async_op=True).wait(_LONG) for _ in range(2)], _ENDS)
+                   lambda: _waited(group.all_reduce(ones(), async_op=True) for _ in range(2)), _ENDS)
 
 
 def too_slow(context: Context) -> None:
@@ -207,13 +212,13 @@ def broken_device(context: Context) -> None:
             while not all([work.done() for work in works]) and time.monotonic() < end:
                 time.sleep(0.001)
             context.check(all(work.done() for work in works), "done() does not raise, and sees the end")
-            raises(context, "a broken device", lambda: [work.wait(_LONG) for work in works], (arraycomm.DistBackendError,), "719")
+            raises(context, "a broken device", lambda: _waited(works), (arraycomm.DistBackendError,), "719")
             context.group.barrier()  # the peers know
             group.close("Broken")
             arrays.cuda().tell("standin_reset", 1)
         else:
             raises(context, "a peer's device",
-                   lambda: [group.all_reduce(ones(), async_op=True).wait(_LONG) for _ in range(4)], _ENDS)
+                   lambda: _waited(group.all_reduce(ones(), async_op=True) for _ in range(4)), _ENDS)
             context.group.barrier()
 
 

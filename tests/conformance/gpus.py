@@ -9,11 +9,13 @@ import time
 import weakref
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 import arraycomm
 from arraycomm.core.base.errors import DeviceError
+from tests.present import present
 from tests.standin import arrays
 
 from . import reductions as plain
@@ -107,8 +109,8 @@ def streams(context: Context) -> None:
         x.numpy()  # the two streams have no order
         with arrays.use_stream(other):
             x.fill(np.full(1000, 10.0 + me))
-            y = group.all_reduce(x, async_op=async_op)
-            y = y.result() if async_op else y
+            work = group.all_reduce(x, async_op=True) if async_op else None
+            y = work.result() if work else group.all_reduce(x)
             x.fill(np.zeros(1000))  # after the operation has read it
             expect(context, f"all_reduce on another stream, async {async_op}", y,
                    np.full(1000, sum(10.0 + rank for rank in range(context.size)), np.float32))
@@ -133,13 +135,13 @@ def messages(context: Context) -> None:
     mine = np.arange(9, dtype=np.int16) + 100 * me
     with group.batch():
         sends = [group.send(arrays.asarray(mine + peer), peer) for peer in range(size)]
-        receives = [group.recv(peer, like=arrays.asarray(np.zeros(9, np.int16))) for peer in range(size)]
+        receives: list[Any] = [group.recv(peer, like=arrays.asarray(np.zeros(9, np.int16))) for peer in range(size)]
     for peer, work in enumerate(receives):
         got = work.result()
         expect(context, f"from {peer} in a batch", got.array, np.arange(9, dtype=np.int16) + 100 * peer + me)
         context.check((got.source, got.tag) == (peer, 0), f"source {got.source}, tag {got.tag}")
-    for work in sends:
-        work.wait(60.0)
+    for sent in sends:
+        present(sent).wait(60.0)
     for first in range(0, size - 1, 2):
         if me == first:
             group.send(arrays.asarray(mine), first + 1)
@@ -271,7 +273,7 @@ def _gone(context: Context, address: int, *, used: bool = True) -> None:
 def _symmetric(context: Context, kind: type[arrays.Array]) -> None:
     group, library = context.group, ctypes.CDLL(os.environ["ARRAYCOMM_NCCL_LIBRARY"])
     like = arrays.asarray(np.ones(1, np.float64), kind=kind)
-    with group.split(0) as sub:
+    with present(group.split(0)) as sub:
         _gone(context, _reduced_in_place(context, sub, like))
         context.check(library.standin_nccl_registrations() == 0, "and its registration")
         context.check(sub.empty(0, like=like).shape == (0,), "without elements")
@@ -327,6 +329,6 @@ def left_over(context: Context) -> None:
 
     before = count()
     for _ in range(3):
-        with context.group.split(0) as sub:
+        with present(context.group.split(0)) as sub:
             sub.all_reduce(arrays.asarray(np.ones(3, np.float32)), arraycomm.premul_sum(2.0))
     context.check(count() == before == (1, 0), f"communicators and operators: {before} before, {count()} afterwards")

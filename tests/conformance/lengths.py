@@ -78,7 +78,7 @@ def messages(context: Context) -> None:
         for way in ("receive first", "send first", "out of order"):
             y.fill(255)
             if way == "receive first":
-                work = group.irecv(left, out=y)
+                work: arraycomm.Work[Any] = group.irecv(left, out=y)
                 group.send(x, right)
             else:
                 work = group.isend(x, right, 5)

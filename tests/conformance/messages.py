@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -42,8 +43,8 @@ def everyone(context: Context) -> None:
         got = work.result(60)
         context.check(got.array.tolist() == [source, me, 5] and got.source == source, f"from {source}: {got}")
         context.check(work.source() == (source, me), f"source() {work.source()}")
-    for work in sends:
-        work.wait(60)
+    for sent in sends:
+        sent.wait(60)
 
 
 def tags(context: Context) -> None:
@@ -82,6 +83,7 @@ def batches(context: Context) -> None:
     for count in (1, 300_000):
         out = np.zeros(count)
         x = np.full(count, float(me))
+        works: list[Any]
         with group.batch():
             if me % 2:
                 works = [group.send(x, right), group.recv(left, out=out)]
@@ -209,7 +211,7 @@ def pending_objects(context: Context) -> None:
     assert not late.done() and group.recv(left, arraycomm.ANY_TAG, like=np.zeros(2)).array.tolist() == [9, 9]
     group.barrier()
     with group.batch():
-        last = group.recv_object(left, 6)
+        last: Any = group.recv_object(left, 6)
         group.send_object(range(3), right, 6)
     sent += [group.isend_object("late", right, 5), group.isend_object({1}, right, 8, allow_pickle=True)]
     assert arraycomm.wait_any([late], 60) == 0 and late.result() == ("late", left) and last.result(60) == (range(3), left)
@@ -220,7 +222,7 @@ def pending_objects(context: Context) -> None:
                  lambda: group.isend_object(1, right, -1)):
         context.raises("no such rank or tag", ValueError, "rank|dest|source|tag", call)
     context.raises("what cannot be sent", TypeError, "", lambda: group.isend_object(object(), right))
-    context.raises("no tag", TypeError, "ANY_TAG", lambda: group.irecv_object(tag=None))
+    context.raises("no tag", TypeError, "ANY_TAG", lambda: group.irecv_object(tag=None))  # type: ignore[arg-type]
     group.barrier()
 
 
@@ -277,16 +279,17 @@ def polled(context: Context) -> None:
         arraycomm.wait_any([other], 0.01)
     with pytest.raises(TimeoutError, match=r"^1 of 2 operations have not ended after 0\.01 s; they continue"):
         arraycomm.wait_all([work, other], 0.01)
-    for wait in (arraycomm.wait_all, arraycomm.wait_any, lambda works, timeout: other.wait(timeout)):
+    waits: list[Callable[..., object]] = [arraycomm.wait_all, arraycomm.wait_any, lambda works, timeout: other.wait(timeout)]
+    for wait in waits:
         for timeout in ("1", True, datetime.timedelta(1)):
             with pytest.raises(TypeError, match="timeout must be a number of seconds, got"):
-                wait([other], timeout)  # type: ignore[operator]
+                wait([other], timeout)
         with pytest.raises(ValueError, match="nan"):
-            wait([other], float("nan"))  # type: ignore[operator]
-    for wait in (arraycomm.wait_all, arraycomm.wait_any):
+            wait([other], float("nan"))
+    for wait in waits[:2]:
         for wrong in (None, other, [1]):
             with pytest.raises(TypeError, match=r"wait_a.. needs .*Works.*, got (NoneType|.*Work|int)$"):
-                wait(wrong)  # type: ignore[operator]
+                wait(wrong)
     part = group.split(0, -me)
     assert part is not None and part.ranks == tuple(group.ranks[r] for r in reversed(range(size)))
     part.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -60,7 +60,8 @@ def broadcast(context: Context, framework: str, dtype: str, shape: tuple[int, ..
 def all_gather(context: Context, framework: str, dtype: str, shape: tuple[int, ...]) -> None:
     inputs = _inputs(context, dtype, shape, 12)
     x = given(context, framework, inputs[context.rank])
-    for form, want in (("concat", np.concatenate(inputs)), ("stack", np.stack(inputs))):
+    forms: dict[Literal["concat", "stack"], np.ndarray[Any, Any]] = {"concat": np.concatenate(inputs), "stack": np.stack(inputs)}
+    for form, want in forms.items():
         label = f"all_gather {dtype} {framework} {list(shape)} {form}"
         y = context.group.all_gather(x, form=form)
         expect(context, label, y, want, like=x, shared=True)
@@ -120,7 +121,8 @@ def uneven_gather(context: Context, framework: str, dtype: str, counts: list[int
     x = given(context, framework, inputs[context.rank])
     y = context.group.all_gather(x, uneven=True)
     expect(context, label, y, np.concatenate(inputs), like=x, shared=True)
-    known = context.group.all_gather(x, counts=np.array(counts), async_op=True).result()  # type: ignore[arg-type]
+    as_array: Any = np.array(counts)
+    known = context.group.all_gather(x, counts=as_array, async_op=True).result()
     expect(context, f"{label} counts", known, np.concatenate(inputs), like=x, shared=True)
     parts = context.group.all_gather(x, uneven=True, form="list")
     context.check(len(parts) == context.size, f"{label}: a list of {len(parts)}")
@@ -165,7 +167,8 @@ def uneven_all_to_all(context: Context, framework: str, dtype: str, table: list[
     inputs = [contents(dtype, (sum(row), 2), rank, 17, True) for rank, row in enumerate(table)]
     x = given(context, framework, inputs[me])
     receives = [np.int64(row[me]) for row in table]
-    y = context.group.all_to_all(x, send_counts=np.array(table[me]), recv_counts=receives if tell else None)  # type: ignore[arg-type]
+    sends: Any = np.array(table[me])
+    y = context.group.all_to_all(x, send_counts=sends, recv_counts=receives if tell else None)
     parts = [array[sum(row[:me]) : sum(row[: me + 1])] for array, row in zip(inputs, table, strict=True)]
     expect(context, label, y, np.concatenate(parts), like=x)
 
@@ -199,9 +202,9 @@ def lists(context: Context, framework: str) -> None:
     context.check(isinstance(parts, list) and len(parts) == context.size, f"all_gather list: {type(parts)}")
     for part, want in zip(parts, inputs, strict=False):
         expect(context, f"all_gather list {framework}", part, want, like=x)
-    parts = context.group.gather(x, 0, form="list")
-    if context.rank == 0:
-        wrong = [difference(back(part), want) for part, want in zip(parts, inputs, strict=True)]
+    at_root = context.group.gather(x, 0, form="list")
+    if at_root is not None:
+        wrong = [difference(back(part), want) for part, want in zip(at_root, inputs, strict=True)]
         context.check(not any(wrong), f"gather list: {wrong}")
         context.check(all(framework_of(part) == framework_of(x) for part in parts), "gather list: other library")
 

@@ -122,7 +122,7 @@ class _Program:
         me, drawn = self.group.rank, self._draw(number)
         mine = [message for message in drawn if message.dest == me]
         early = [self._receive(message) for message in mine if message.early]
-        sent: list[tuple[arraycomm.Work, Array]] = []
+        sent: list[tuple[arraycomm.Work[Any], Array]] = []
         for message in drawn:
             if message.source == me:
                 x = self._new(message.skew, message.count, message.dtype)

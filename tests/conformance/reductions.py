@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -122,7 +123,7 @@ def functions_and_locations(context: Context, framework: str) -> None:
     xs = [contents("float32", (size * 5, 3), rank, 9) for rank in range(size)]
     x = given(context, framework, xs[me])
     less = lambda left, right: make(framework, back(left) * 2 - back(right))  # noqa: E731
-    upto = list(itertools.accumulate(xs, lambda left, right: left * 2 - right))
+    upto: list[np.ndarray[Any, Any]] = list(itertools.accumulate(xs, lambda left, right: np.asarray(left * 2 - right)))
     expect(context, "all_reduce by a function", group.all_reduce(x, less), upto[-1], like=x, shared=True)
     expect(context, "scan by a function", group.scan(x, less), upto[me], like=x)
     expect(context, "exscan by a function", group.exscan(x, less), upto[me - 1] if me else np.zeros_like(xs[0]))

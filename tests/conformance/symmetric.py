@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax.numpy
@@ -32,7 +33,7 @@ def _movements(context: Context, place: Place, count: int, dtype: str) -> None:
     x, whole, part = place(count * size, dtype), place(count * size, dtype), place(count, dtype)
     x[...], mine = everybody[me], slice(me * count, (me + 1) * count)
     label = f"{count} {dtype}"
-    expected = {
+    expected: dict[str, tuple[Callable[[], Any], Any]] = {
         "all_reduce": (lambda: group.all_reduce(x, "max", out=whole), everybody.max(axis=0)),
         "sum": (lambda: group.all_reduce(x, out=whole), everybody.sum(axis=0, dtype=dtype)),
         "reduce_scatter": (lambda: group.reduce_scatter(x, out=part), everybody.sum(axis=0, dtype=dtype)[mine]),
@@ -180,9 +181,11 @@ def between_others(context: Context) -> None:
 
 
 def refusals(context: Context) -> None:
+    wrong: Any = context.group
+    bad: Any
     for bad, error, text in (((-1,), ValueError, "no negative lengths"), ((2.5,), TypeError, "must be an integer"),
                              ("abc", TypeError, "must be an integer")):
-        context.raises(f"empty({bad!r})", error, text, lambda bad=bad: context.group.empty(bad))
+        context.raises(f"empty({bad!r})", error, text, partial(context.group.empty, bad))
     context.raises("a dtype", TypeError, "float31", lambda: context.group.empty(3, "float31"))
-    context.raises("a list", TypeError, "expected an array", lambda: context.group.empty(3, like=[1, 2]))
+    context.raises("a list", TypeError, "expected an array", lambda: wrong.empty(3, like=[1, 2]))
     context.check(context.group.all_reduce(np.ones(3)).tolist() == [context.size] * 3, "nothing was sent")

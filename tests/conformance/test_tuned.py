@@ -12,6 +12,7 @@ from arraycomm.core.interface import tuning
 from arraycomm.core.interface.tuning import Choice, Pick
 from arraycomm.launch.errors import ProcessRaisedException
 from arraycomm.launch.spawn import spawn
+from tests.present import present
 
 from .worlds import World
 
@@ -119,7 +120,7 @@ def meet(rank: int, files: Sequence[str]) -> None:
     import arraycomm
 
     os.environ["ARRAYCOMM_TUNING"] = files[rank]
-    with arraycomm.init(timeout=30) as group, group.split(0) as part:
+    with arraycomm.init(timeout=30) as group, present(group.split(0)) as part:
         part.barrier()
 
 

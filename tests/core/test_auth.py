@@ -66,7 +66,8 @@ def shake(pair: tuple[socket.socket, socket.socket], client_secret: bytes | None
     client, server = pair
     thread, outcome = in_thread(lambda: answer(server, server_secret, job, check))
     try:
-        mine: object = auth.client_handshake(client, client_secret, hello)
+        auth.client_handshake(client, client_secret, hello)
+        mine: object = None
     except AuthFailed as error:
         mine = error
     thread.join(5)
@@ -142,8 +143,8 @@ def test_a_relay_is_found_out(purpose: Purpose) -> None:
     be a translated address between."""
     hello, stopped = HELLO._replace(purpose=purpose), threading.Event()
     listener, relay = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
-    met: list[Hello] = []
-    acceptor = Acceptor([listener], SECRET, "job", lambda sock, hello: met.append(hello) or sock.close())
+    members = Members()
+    acceptor = Acceptor([listener], SECRET, "job", members)
 
     def pass_on() -> None:
         with relay.accept()[0] as near, socket.create_connection(listener.getsockname()) as far:
@@ -163,9 +164,8 @@ def test_a_relay_is_found_out(purpose: Purpose) -> None:
     finally:
         stopped.set()
         thread.join(10)
-        acceptor.close()
-        relay.close()
-    assert met == ([hello] if purpose is Purpose.STORE else [])
+        members.close(acceptor, relay)
+    assert [met for _, met in members.socks] == ([hello] if purpose is Purpose.STORE else [])
 
 
 @pytest.mark.parametrize("there, here", [(("10.0.0.1", 5), ("::ffff:10.0.0.1", 5, 0, 0)),
@@ -232,7 +232,7 @@ def test_a_stranger_that_answers_is_not_taken_for_a_rank(pair: tuple[socket.sock
 def test_an_error_tells_all_the_time_that_tries_took() -> None:
     limit = pytest.raises(AuthFailed, match="did not complete the handshake within 0.25 s")
     with socket.create_server(("127.0.0.1", 0)) as silent, limit:
-        auth.connect(*silent.getsockname()[:2], SECRET, HELLO, deadline=0.25)
+        auth.connect("127.0.0.1", silent.getsockname()[1], SECRET, HELLO, deadline=0.25)
 
 
 def test_silence_ends_at_the_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -295,6 +295,11 @@ class Members:
         with self.came:
             assert self.came.wait_for(lambda: len(self.socks) >= count, 10)
 
+    def close(self, acceptor: Acceptor, *others: socket.socket) -> None:
+        acceptor.close()
+        for sock in (*others, *(sock for sock, _ in self.socks)):
+            sock.close()
+
 
 @pytest.mark.parametrize("said", [b"", b"A", bytes(HELLO_BYTES - 1)], ids=["nothing", "a byte", "nearly a hello"])
 def test_strangers_take_no_place_of_members(tmp_path: Path, said: bytes) -> None:
@@ -316,11 +321,9 @@ def test_strangers_take_no_place_of_members(tmp_path: Path, said: bytes) -> None
         outside.sendall(tag(SECRET, bound(b"client", HELLO.purpose, auth.where(tcp.getsockname())), first))
         auth.client_handshake(inside, SECRET, HELLO, deadline=20)
         members.wait(2)
-        auth.connect(*tcp.getsockname(), SECRET, HELLO, deadline=20).close()
+        auth.connect("127.0.0.1", tcp.getsockname()[1], SECRET, HELLO, deadline=20).close()
         members.wait(3)
-    acceptor.close()
-    for sock, _ in members.socks:
-        sock.close()
+    members.close(acceptor)
 
 
 def test_acceptor_does_not_admit_who_has_given_up() -> None:
@@ -353,9 +356,7 @@ def served() -> Iterator[tuple[Acceptor, Members, tuple[str, int]]]:
     address = listener.getsockname()
     acceptor = Acceptor([listener], SECRET, "job", members)
     yield acceptor, members, address
-    acceptor.close()
-    for sock, _ in members.socks:
-        sock.close()
+    members.close(acceptor)
 
 
 def test_acceptor_admits_while_strangers_drip(served: tuple[Acceptor, Members, tuple[str, int]],
@@ -397,9 +398,9 @@ def test_acceptor_keeps_few_strangers(ranks: int, room: int, monkeypatch: pytest
     """The oldest go first, long before their time is up; the newest stay. As many ranks of a large world find room."""
     monkeypatch.setattr(auth, "SECONDS", 60.0)
     listener, members = socket.create_server(("127.0.0.1", 0), backlog=1024), Members()
-    address, acceptor = listener.getsockname(), Acceptor([listener], SECRET, "job", members, ranks=ranks)
-    strangers = [socket.create_connection(address) for _ in range(room + 6)]
-    auth.connect(*address, SECRET, HELLO, deadline=10).close()
+    acceptor = Acceptor([listener], SECRET, "job", members, ranks=ranks)
+    strangers = [socket.create_connection(listener.getsockname()) for _ in range(room + 6)]
+    auth.connect("127.0.0.1", listener.getsockname()[1], SECRET, HELLO, deadline=10).close()
     members.wait(1)
     for stranger in strangers[:7]:
         stranger.settimeout(10)
@@ -409,8 +410,7 @@ def test_acceptor_keeps_few_strangers(ranks: int, room: int, monkeypatch: pytest
         stranger.setblocking(False)
         with pytest.raises(BlockingIOError):
             stranger.recv(1)
-    for stranger in [*strangers, acceptor, *(sock for sock, _ in members.socks)]:
-        stranger.close()
+    members.close(acceptor, *strangers)
 
 
 def test_time_to_say_who_one_is_grows_with_the_world(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

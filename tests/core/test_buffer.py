@@ -65,7 +65,7 @@ def test_a_buffer_is_an_array_of_every_dtype(dtype: DType) -> None:
 
 def test_fields_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
-        allocate((1,), DType.INT8).address = 0  # type: ignore[misc]
+        allocate((1,), DType.INT8).address = 0
 
 
 @pytest.mark.parametrize("dtype", [-1, len(DType)])
@@ -139,7 +139,7 @@ def test_buffer_protocol_refusals() -> None:
     with pytest.raises(BufferError, match="device type 2"):
         memoryview(Buffer(4096, 1, 0, 2, 0, False, (1,), None))
     with pytest.raises((BufferError, ValueError), match="read-only"):
-        np.ndarray((3,), np.uint8, buffer=resolve(b"abc"))[0] = 1
+        np.ndarray((3,), np.uint8, buffer=memoryview(resolve(b"abc")))[0] = 1
 
 
 def test_only_own_memory_is_exported() -> None:

@@ -40,7 +40,7 @@ WRONG: list[tuple[Callable[[arraycomm.Group], Any], type[Exception], str]] = [
     (lambda g: g.cart(()), ValueError, "product"),
     (lambda g: g.cart((0, 3)), ValueError, "product"),
     (lambda g: g.cart((-1, -2)), ValueError, "positive"),
-    (lambda g: g.cart((2, 1.5)), TypeError, "dims"),
+    (lambda g: g.cart((2, 1.5)), TypeError, "dims"),  # type: ignore[arg-type]
     (lambda g: g.cart((2,), (True, False)), ValueError, "periods"),
     (lambda g: g.cart((2,)).shift(1), ValueError, "dim must be"),
     (lambda g: g.cart((2,)).coords_of(2), ValueError, "rank"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,7 +23,7 @@ COMMANDS = {
 
 
 @pytest.fixture
-def unread():
+def unread() -> Iterator[int]:
     reader, writer = os.pipe()
     os.close(reader)
     yield writer
@@ -30,16 +31,16 @@ def unread():
 
 
 @pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
-def test_ends_quietly(arguments, unread):
+def test_ends_quietly(arguments: list[str], unread: int) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     done = subprocess.run([sys.executable, "-m", *arguments], stdout=unread, stderr=subprocess.PIPE, text=True, timeout=60,
                           env={**environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""})
     assert (done.returncode, done.stderr) == (CLOSED, "")
 
 
-def test_a_connection_of_its_own_is_told():
+def test_a_connection_of_its_own_is_told() -> None:
     @command
-    def main():
+    def main() -> None:
         raise BrokenPipeError("a socket's")
 
     with pytest.raises(BrokenPipeError, match="a socket's"):
@@ -61,7 +62,7 @@ sys.exit(main())
 
 @pytest.mark.parametrize("failure, code, told", [("raise ValueError('wrong values')", 1, "ValueError: wrong values\n"),
                                                  ("return 3", 3, ""), ("sys.exit('wrong values')", 1, "wrong values\n")])
-def test_a_failure_is_told_all_the_same(failure, code, told, unread):
+def test_a_failure_is_told_all_the_same(failure: str, code: int, told: str, unread: int) -> None:
     """Python holds the line until the flush at the end, which fails."""
     done = subprocess.run([sys.executable, "-c", FAILING.format(failure)], stdout=unread, stderr=subprocess.PIPE, text=True,
                           timeout=60, env={**os.environ, "PYTHONUNBUFFERED": ""})
@@ -71,7 +72,7 @@ def test_a_failure_is_told_all_the_same(failure, code, told, unread):
 
 @pytest.mark.parametrize("arguments", ["arraycomm.info", "arraycomm.launch --no-python echo"])
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
-def test_closed_from_the_beginning(arguments, closed):
+def test_closed_from_the_beginning(arguments: str, closed: str) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     done = subprocess.run(f"{sys.executable} -m {arguments} {closed}", shell=True, text=True, stderr=subprocess.PIPE, timeout=60,
                           env=environ)

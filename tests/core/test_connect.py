@@ -49,7 +49,7 @@ def test_another_attempt_begins_beside_the_first(full: socket.socket) -> None:
     while _asking(port) < before + 2:
         assert time.monotonic() < end and caller.is_alive(), "no attempt began beside the first"
         time.sleep(0.01)
-    accepted = []
+    accepted: list[socket.socket] = []
     full.settimeout(0.1)
     while not made or made[0].getsockname() not in [sock.getpeername() for sock in accepted]:
         assert time.monotonic() < end

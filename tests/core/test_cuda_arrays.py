@@ -242,7 +242,12 @@ def test_memory_that_is_about_to_be_free_is_waited_for(cuda: arrays.Cuda, monkey
     made = destination(x, (100,)).array()
     arrays.compute(go_on.wait, runtime().stream(0))
     del made
-    monkeypatch.setattr("arraycomm.core.gpu.memory.give_back", lambda: (go_on.set(), give_back()))
+
+    def ended_and_given_back() -> None:
+        go_on.set()
+        give_back()
+
+    monkeypatch.setattr("arraycomm.core.gpu.memory.give_back", ended_and_given_back)
     cuda.tell("standin_fail", b"cudaMalloc", 1, 2)
     assert destination(x, (100,)).buffer.count == 100
 

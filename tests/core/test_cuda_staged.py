@@ -31,7 +31,7 @@ class _Host:
     def collective(self, kind: object, src: Buffer, dst: Buffer, *_given: object, **_how: object) -> None:
         self._during(self.calls)
         self.calls += 1
-        np.frombuffer(dst, np.float32)[:] = np.frombuffer(src, np.float32) * 2
+        np.frombuffer(memoryview(dst), np.float32)[:] = np.frombuffer(memoryview(src), np.float32) * 2
 
     def abort(self, reason: str) -> None:
         raise AssertionError(reason)
@@ -83,7 +83,7 @@ def test_the_device_copies_while_the_host_works(cuda: arrays.Cuda, monkeypatch: 
 
     def during(piece: int) -> None:
         def ended(kind: int) -> int:
-            return int(cuda.tell("standin_copies", kind)) - before[kind]
+            return int(cuda.tell("standin_copies", kind) - before[kind])
 
         _until(lambda: ended(_DOWN) >= min(piece + 2, _PIECES), f"piece {piece + 1} does not come down meanwhile")
         _until(lambda: ended(_UP) >= piece, f"piece {piece - 1} does not go up meanwhile")

@@ -13,12 +13,18 @@ import numpy as np
 import pytest
 
 import arraycomm
+from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.dlpack import allocate, pack, resolve, resolve_out, wrap
 from arraycomm.core.arrays.opaque import readable, writable
 from arraycomm.core.arrays.types import DType
 from arraycomm.core.bootstrap.store import HashStore
 
 from .arrays import SUPPORTED, bits
+
+
+def values(b: Buffer) -> Any:
+    return memoryview(b).tolist()
+
 
 # ---- the buffer protocol ----
 
@@ -50,9 +56,10 @@ def test_memoryviews() -> None:
 
 
 def test_results_for_bytes() -> None:
-    assert wrap(allocate((2, 0), DType.FLOAT32), b"").shape == (2, 0)
+    like: Any = b""
+    assert wrap(allocate((2, 0), DType.FLOAT32), like).shape == (2, 0)
     block = allocate((2,), DType.BFLOAT16)  # for which a memoryview has no letter
-    assert wrap(block, b"") is block
+    assert wrap(block, like) is block
 
 
 @pytest.mark.parametrize("x", [3, 2.5, [1, 2], None, "text", {}, object()],
@@ -110,7 +117,7 @@ def test_legacy_capsule() -> None:
     x = Producer()
     b = resolve(x)
     assert (b.address, b.shape, b.dtype) == (ctypes.addressof(x.data) + 8, (2, 3), DType.FLOAT32)
-    assert memoryview(b).tolist() == [[2, 3, 4], [5, 6, 7]]
+    assert values(b) == [[2, 3, 4], [5, 6, 7]]
     assert b.readonly and x.freed == 0
     del b
     assert x.freed == 1
@@ -130,7 +137,7 @@ def test_a_copy_is_read_and_not_written() -> None:
             return self.array.__dlpack__(**given | {"copy": True})
 
     x = Copying()
-    assert memoryview(resolve(x)).tolist() == [0, 1, 2]
+    assert values(resolve(x)) == [0, 1, 2]
     with pytest.raises(ValueError, match="a copy, so that a result written there would be lost"):
         resolve_out(x)
     with arraycomm.init(store=HashStore(), rank=0, world_size=1) as group:
@@ -141,7 +148,7 @@ def test_a_copy_is_read_and_not_written() -> None:
 
 def test_legacy_capsule_with_strides() -> None:
     x = Producer(strides=True)
-    assert memoryview(resolve(x)).tolist() == [[2, 4, 6], [3, 5, 7]]
+    assert values(resolve(x)) == [[2, 4, 6], [3, 5, 7]]
     assert x.freed == 1
 
 
@@ -180,7 +187,7 @@ def test_broken_producers() -> None:
         with pytest.raises(ValueError, match=f"an array of {ndim} dimensions; at most 64 are possible"):
             resolve(y)
     x.tensor.ndim = 0
-    assert memoryview(resolve(x)).tolist() == 2
+    assert values(resolve(x)) == 2
 
 
 def test_producers_whose_properties_fail() -> None:

@@ -19,13 +19,14 @@ TORCH_DTYPES = [d for d in DTYPES if hasattr(torch, d.label)]
 
 @pytest.mark.parametrize("dtype", TORCH_DTYPES)
 def test_torch(dtype: DType) -> None:
-    x = torch.zeros((2, 3), dtype=getattr(torch, dtype.label))
+    x: Any = torch.zeros((2, 3), dtype=getattr(torch, dtype.label))
     x.view(torch.uint8)[:] = 1
     b = resolve(x)
     assert (b.address, b.count, b.dtype, b.shape, b.readonly) == (x.data_ptr(), 6, dtype, (2, 3), False)
-    assert b.owner is x and resolve_out(x).address == x.data_ptr()
+    owner: Any = b.owner
+    assert owner is x and resolve_out(x).address == x.data_ptr()
     p = pack(x)
-    y = wrap(p, x)
+    y: Any = wrap(p, x)
     assert y.dtype == x.dtype and y.shape == x.shape and y.data_ptr() == p.address
     assert torch.equal(y.view(torch.uint8), x.view(torch.uint8))
     y.view(torch.uint8)[0, 0] = 3

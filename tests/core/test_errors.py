@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +23,13 @@ KINDS = (arraycomm.PeerLost, arraycomm.CollectiveTimeout, arraycomm.CollectiveMi
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("travel", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
-def test_both_numbers_travel(kind, travel):
+def test_both_numbers_travel(kind: type[arraycomm.PeerLost], travel: Callable[[Any], Any]) -> None:
     error = travel(kind("it went", ranks=(2, 0), members=(7, 8, 9), sequence=5))
     assert type(error) is kind and str(error) == "it went"
     assert (error.ranks, error.world_ranks, error.sequence) == ((2, 0), (9, 7), 5)
 
 
-def test_nobody_and_the_world():
+def test_nobody_and_the_world() -> None:
     assert arraycomm.PeerLost("x").world_ranks == ()
     assert arraycomm.PeerLost("x", ranks=(3,)).world_ranks == (3,)
 
@@ -36,7 +38,8 @@ def test_nobody_and_the_world():
     ((0, 1, 2, 3), None, (2, 0), (2, 0), "lost"),
     ((3, 2, 0), None, (1, 2), (2, 0), "lost; in group 'g', which was called, that is rank 1, 2"),
     ((0, 1, 2, 3), (3, 0, 1), (1, 3), (1, 3), "lost; in group 'g', which was called, that is rank 1, 3")])
-def test_numbers_of_the_group_that_was_called(members, world, ranks, world_ranks, text):
+def test_numbers_of_the_group_that_was_called(members: tuple[int, ...], world: tuple[int, ...] | None, ranks: tuple[int, ...],
+                                              world_ranks: tuple[int, ...], text: str) -> None:
     with pytest.raises(arraycomm.PeerLost) as caught, counted_in(members, "g", world):
         raise arraycomm.PeerLost("lost", ranks=(2, 0))
     assert (caught.value.ranks, caught.value.world_ranks, str(caught.value)) == (ranks, world_ranks, text)
@@ -44,7 +47,7 @@ def test_numbers_of_the_group_that_was_called(members, world, ranks, world_ranks
 
 @pytest.mark.parametrize("error, ranks", [(arraycomm.PeerLost("rank 2 died", ranks=(2,)), (2,)), (arraycomm.PeerLost("?"), (0,)),
                                           (arraycomm.CollectiveTimeout("rank 2 is late", ranks=(2,)), (0,)), (KeyError(2), (0,))])
-def test_who_is_told_of_a_loss_does_not_count_as_lost(error, ranks):
+def test_who_is_told_of_a_loss_does_not_count_as_lost(error: Exception, ranks: tuple[int, ...]) -> None:
     """Rank 0 fails where ranks meet: the others hear of the rank that made it fail."""
     store = HashStore(timedelta(seconds=20))
     Gathering(store, 0, 3).fail(error)
@@ -61,7 +64,8 @@ def alone(rank: int, size: int, store: HashStore) -> None:
             group.send(np.full(2, float(rank)), 0)
             return
         x, others = np.zeros(2), tuple(range(1, size))
-        early, found = group.irecv(like=x), set()
+        found: set[int] = set()
+        early = group.irecv(like=x)
         for _ in others:
             found.add(group.recv(like=x).source if found else early.result().source)
         assert found == set(others)
@@ -81,7 +85,7 @@ def alone(rank: int, size: int, store: HashStore) -> None:
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("size", [2, 3])
-def test_all_others_have_closed_the_group(transport, size, monkeypatch):
+def test_all_others_have_closed_the_group(transport: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARRAYCOMM_TRANSPORT", transport)
     store = HashStore(timedelta(seconds=50))
     at_once(size, lambda rank: alone(rank, size, store))

@@ -94,7 +94,6 @@ def _spawned(rank: int, way: str, folder: str) -> None:
 @pytest.mark.parametrize("way", ["exit", "return"])
 def test_by_spawn(way: str, tmp_path: Path) -> None:
     context = arraycomm.spawn(_spawned, (way, str(tmp_path)), nprocs=2, join=False, start_method="spawn")
-    assert context is not None
     try:
         for process in context.processes:
             process.join(LIMIT)

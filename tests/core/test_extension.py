@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from datetime import timedelta
 from typing import Any
 
@@ -70,7 +71,7 @@ def every_operation(group: arraycomm.Group) -> list[Any]:
                           group.all_gather_object(rank)]
     with group.batch():
         group.isend(x, other)
-        received = group.recv(source=other, like=x)
+        received: Any = group.recv(source=other, like=x)
     results.append(received.result())
     symmetric = group.empty((3,), np.float32)
     symmetric[:] = rank
@@ -90,7 +91,7 @@ def text(results: list[Any]) -> list[str]:
 def test_a_communicator_without_what_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     """All operations give what the engine's own communicator gives; compiled programs, which it cannot serve, say so."""
     monkeypatch.setitem(registry._TABLE, "bare", f"{__name__}:BareBackend")
-    monkeypatch.setattr(registry.importlib, "import_module", lambda name, load=registry.importlib.import_module: (
+    monkeypatch.setattr(importlib, "import_module", lambda name, load=importlib.import_module: (
         BareModule if name == __name__ else load(name)))
     found = {}
     for backend in ("socket", "bare"):

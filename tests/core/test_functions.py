@@ -161,7 +161,7 @@ def test_an_error_of_the_function_is_every_ranks() -> None:
                     continue
                 with pytest.raises(ZeroDivisionError if group.rank == rank else RemoteError, match="not today") as caught:
                     call(x, op)
-                if group.rank != rank:
+                if isinstance(caught.value, RemoteError):
                     assert caught.value.type_name == "ZeroDivisionError" and f"on rank {rank}" in str(caught.value)
         for function, text in ((lambda a, b: a.astype(np.float32), "float32 of shape"), (lambda a, b: a[0], "shape"),
                                (lambda a, b: None, "expected an array"), (max, "ambiguous")):
@@ -177,7 +177,7 @@ def test_what_is_wrong_is_said_before_anything_is_sent() -> None:
         (lambda g, x: g.all_reduce(x, _less, async_op=True), ValueError, "not asynchronous"),
         (lambda g, x: g.reduce(x, 7, _less), ValueError, "root 7"),
         (lambda g, x: g.reduce_scatter(x, _less), ValueError, "multiple of the group's size"),
-        (lambda g, x: g.all_reduce([1], _less), TypeError, "expected an array"),
+        (lambda g, x: g.all_reduce(x.tolist(), _less), TypeError, "expected an array"),
         (lambda g, x: g.all_reduce(x, _less, out=x[:2]), ValueError, "shape"),
         (lambda g, x: g.all_reduce(x, _less, timeout=-1), ValueError, "timeout"),
         (lambda g, x: g.all_reduce(x, "less"), ValueError, "unknown reduction"),

@@ -25,9 +25,9 @@ def test_others_are_copied_and_written_back(order: tuple[int, int]) -> None:
     parts = [whole[:2].reshape(2, 1), whole[3:]]  # with a gap, or backwards
     buffers = [resolve_out(parts[index]) for index in order]
     expected = np.concatenate([parts[index].ravel() for index in order])
-    assert np.frombuffer(joined(buffers), "int16").tolist() == expected.tolist()
+    assert np.frombuffer(memoryview(joined(buffers)), "int16").tolist() == expected.tolist()
     out, spread = update(buffers)
-    values = np.frombuffer(out, "int16")
+    values = np.frombuffer(memoryview(out), "int16")
     assert values.tolist() == expected.tolist() and spread is not None
     values += 10
     assert whole.tolist() == [0, 1, 2, 3, 4, 5]

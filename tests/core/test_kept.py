@@ -49,7 +49,7 @@ FORMS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
     "strided": strided,
     "torch": as_torch,
     "torch, strided": lambda x: as_torch(strided(x)),
-    "buffer": memoryview,
+    "buffer": lambda x: memoryview(x),  # type: ignore[arg-type]
 }
 REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "sum": np.add, "max": np.maximum, "min": np.minimum, "product": np.multiply}

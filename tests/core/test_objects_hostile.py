@@ -12,7 +12,7 @@ import pytest
 import arraycomm
 from arraycomm.core.arrays import codec
 from arraycomm.core.bootstrap.store import HashStore
-from arraycomm.core.group import objects
+from arraycomm.core.group import exchange, objects
 
 from ..threads import at_once
 
@@ -69,7 +69,7 @@ def test_bytes_that_are_no_object() -> None:
 
 
 def test_lengths_that_no_object_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = objects.gather_integers
+    honest = exchange.gather_integers
 
     def work(group: Any) -> None:
         for length in LENGTHS:

@@ -119,7 +119,8 @@ def test_both_paths_answer_alike(name: str) -> None:
 def test_positions_mean_the_same() -> None:
     """None by position as by name."""
     x = np.arange(4.0).reshape(2, 2)
-    with arraycomm.init(store=HashStore(), rank=0, world_size=1) as group:
+    with arraycomm.init(store=HashStore(), rank=0, world_size=1) as opened:
+        group: Any = opened
         for y in (x, x.T):
             assert group.all_reduce(y, None).tolist() == group.broadcast(y, None).tolist() == y.tolist()
             assert group.reduce(y, None, None).tolist() == group.gather(y, None, form=None).tolist() == y.tolist()

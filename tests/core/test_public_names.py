@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -92,5 +93,5 @@ def test_the_facades_objects_have_torchs_names_and_listed_ones() -> None:
 
 def test_types_with_parameters_are_made_at_run_time() -> None:
     """As `Work[Array]` in a program without `from __future__ import annotations`."""
-    assert arraycomm.Work[int].__origin__ is arraycomm.Work
-    assert arraycomm.Received[int](1, 2, 3) == (1, 2, 3)
+    assert typing.get_origin(arraycomm.Work[int]) is arraycomm.Work
+    assert arraycomm.Received[bytes](b"x", 2, 3) == (b"x", 2, 3)

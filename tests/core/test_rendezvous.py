@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import socket
 import stat
 import threading
 import time
@@ -182,7 +183,7 @@ def test_worlds_one_after_the_other_on_one_port() -> None:
 def test_a_rank_that_found_an_earlier_worlds_store_starts_over() -> None:
     port = free_port()
     old = TCPStore("127.0.0.1", port, is_master=True)
-    results: list[object] = []
+    results: list[Any] = []
 
     def join(rank: int) -> None:
         try:
@@ -197,7 +198,7 @@ def test_a_rank_that_found_an_earlier_worlds_store_starts_over() -> None:
     join(0)
     early.join(20)
     assert all(isinstance(result, Rendezvous) for result in results), results
-    check_met(sorted(results, key=lambda m: m.rank))  # type: ignore[attr-defined]
+    check_met(sorted(results, key=lambda m: m.rank))
 
 
 def test_absent_ranks_are_named() -> None:
@@ -398,7 +399,7 @@ def test_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one is not None and one.local
     mpich = detect({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"})
     assert mpich == Place("mpirun (MPICH)", 1, 2, 1, 2)
-    monkeypatch.setattr(environment.socket, "getfqdn", lambda: "train-3.svc.ns.svc.cluster.local")
+    monkeypatch.setattr(socket, "getfqdn", lambda: "train-3.svc.ns.svc.cluster.local")
     pod = detect({"JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "4"})
     assert pod is not None and (pod.rank, pod.host, pod.port) == (3, "train-0.svc.ns.svc.cluster.local", 29500)
     mixed = detect({**SLURM, "RANK": "1", "WORLD_SIZE": "2"})

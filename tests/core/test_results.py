@@ -52,7 +52,8 @@ def alone() -> Iterator[arraycomm.Group]:
         yield group
 
 
-CALLS: dict[str, Callable[[arraycomm.Group, Any], Any]] = {
+Calls = dict[str, Callable[[arraycomm.Group, Any], Any]]
+CALLS: Calls = {
     "all_reduce": lambda group, x: group.all_reduce(x),
     "all_reduce, slow path": lambda group, x: group.all_reduce(x, timeout=60.0),
     "all_reduce, async": lambda group, x: group.all_reduce(x, async_op=True).result(),
@@ -69,12 +70,13 @@ CALLS: dict[str, Callable[[arraycomm.Group, Any], Any]] = {
 
 
 @pytest.mark.parametrize("x", [b"abcd", bytearray(b"abcd"), array.array("d", [1, 2]), (ctypes.c_float * 3)(1, 2, 3),
-                               (ctypes.c_bool * 2)(True, False), memoryview(np.ones((2, 3), "int32")),
-                               memoryview(np.ones(2, "float16")), Bare(np.arange(6.0).reshape(2, 3))],
+                               (ctypes.c_bool * 2)(True, False), np.ones((2, 3), "int32").data,
+                               np.ones(2, "float16").data, Bare(np.arange(6.0).reshape(2, 3))],
                          ids=lambda x: type(x).__name__)
 def test_a_memoryview_where_the_library_has_no_from_dlpack(x: Any, alone: arraycomm.Group) -> None:
     want = np.asarray(memoryview(x) if not isinstance(x, Bare) else x.x)
-    for name, call in {**CALLS, "sendrecv": lambda group, x: group.sendrecv(x, 0, 0).array}.items():
+    calls: Calls = {**CALLS, "sendrecv": lambda group, x: group.sendrecv(x, 0, 0).array}
+    for name, call in calls.items():
         found = call(alone, x)
         assert type(found) is memoryview and not found.readonly, name
         assert np.asarray(found).dtype == want.dtype and np.array_equal(np.asarray(found), want), name
@@ -90,7 +92,7 @@ def test_dtypes_may_be_classes(alone: arraycomm.Group) -> None:
 
 
 def test_a_buffer_where_memoryview_has_no_letter(alone: arraycomm.Group) -> None:
-    x = alone.empty(4, "bfloat16", like=b"")
+    x: Any = alone.empty(4, "bfloat16", like=b"")
     assert type(x) is Buffer
     np.from_dlpack(Words(x))[:] = np.arange(4).astype(ml_dtypes.bfloat16).view(np.uint16)
     for name, call in CALLS.items():
@@ -106,8 +108,8 @@ class Words:
         self.buffer = buffer
 
     def __dlpack__(self, **how: Any) -> Any:
-        words = (ctypes.c_uint16 * self.buffer.count).from_address(self.buffer.address)
-        words.keeps = self.buffer  # type: ignore[attr-defined]
+        words: Any = (ctypes.c_uint16 * self.buffer.count).from_address(self.buffer.address)
+        words.keeps = self.buffer
         return np.frombuffer(words, np.uint16).__dlpack__(**how)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -139,12 +141,14 @@ def test_what_is_known_to_be_read_only_stays_so(alone: arraycomm.Group) -> None:
     with pytest.raises(TypeError, match="expected an array"):
         arraycomm.writable(5)
     x = np.zeros(3)
-    assert alone.all_reduce(np.ones(3), out=arraycomm.writable(x)).shape == (3,) and x.tolist() == [1, 1, 1]
+    out: Any = arraycomm.writable(x)
+    assert alone.all_reduce(np.ones(3), out=out).shape == (3,) and x.tolist() == [1, 1, 1]
 
 
 def test_gpu_arrays_are_exported_once(cuda: arrays.Cuda, alone: arraycomm.Group) -> None:
     x, other = arrays.asarray(np.ones(4, "float32")), arrays.asarray(np.ones(4, "float32"))
-    calls = {**CALLS, "in place": lambda group, x: group.all_reduce(x, out=x),
+    calls: Calls = {
+        **CALLS, "in place": lambda group, x: group.all_reduce(x, out=x),
              "broadcast in place": lambda group, x: group.broadcast(x, out=x),
              "reduce in place": lambda group, x: group.reduce(x, out=x), "empty": lambda group, x: group.empty(3, like=x),
              "reduce_scatter in place": lambda group, x: group.reduce_scatter(x, out=x),
@@ -159,7 +163,8 @@ def test_gpu_arrays_are_exported_once(cuda: arrays.Cuda, alone: arraycomm.Group)
 
 
 def test_host_arrays_are_exported_once(alone: arraycomm.Group) -> None:
-    for name, call in {**CALLS, "sendrecv": lambda group, x: group.sendrecv(x, 0, 0)}.items():
+    calls: Calls = {**CALLS, "sendrecv": lambda group, x: group.sendrecv(x, 0, 0)}
+    for name, call in calls.items():
         x = Bare(np.ones(4))
         call(alone, x)
         assert x.reads == 1, name

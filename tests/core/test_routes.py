@@ -59,8 +59,10 @@ def on(device_type: int) -> Buffer:
 
 def test_each_type_of_device_has_its_own() -> None:
     gpu, host, routes = two([])
-    assert routes.by_type == {CPU: host, 3: host, CUDA: gpu, ROCM: gpu}
-    assert routes.main is host and routes.name == "cpu:host,cuda:gpu"
+    by_type: dict[int, object] = dict(routes.by_type)
+    main: object = routes.main
+    assert by_type == {CPU: host, 3: host, CUDA: gpu, ROCM: gpu}
+    assert main is host and routes.name == "cpu:host,cuda:gpu"
 
 
 def test_a_backend_alone_takes_what_it_can() -> None:

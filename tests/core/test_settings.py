@@ -6,6 +6,7 @@ import math
 import os
 import re
 import signal
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,8 @@ def test_what_must_be_equal_is_compared(monkeypatch: pytest.MonkeyPatch, name: s
     """The cards of three ranks, of which the last one has another value."""
     def card(value: str) -> peers.Peer:
         monkeypatch.setenv(name, value)
-        return peers.this_process([("127.0.0.1", 5)], "/path", tuned=value if name == "ARRAYCOMM_TUNING" else None)
+        tuned: Any = value  # the contents of a file
+        return peers.this_process([("127.0.0.1", 5)], "/path", tuned=tuned if name == "ARRAYCOMM_TUNING" else None)
 
     first, other = card("6"), card("7")
     cards = [peers.encode(one) for one in (first, first, other)]

@@ -169,7 +169,7 @@ def test_no_space(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = os.pwrite
     size = path.stat().st_size
     with monkeypatch.context() as patch:
-        patch.setattr(implementation.os, "pwrite", full)
+        patch.setattr(os, "pwrite", full)
         with pytest.raises(DistStoreError, match="No space"):
             store.set("k", "w" * 100)
     assert path.stat().st_size == size
@@ -223,7 +223,8 @@ def test_fork_and_close(path: Path) -> None:
 
 
 def test_removed_between_opening_and_locking(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, calls = implementation._open, []
+    calls: list[str] = []
+    original = implementation._open
 
     def removed_by_the_last_user(name: str) -> int:
         descriptor = original(name)

@@ -105,7 +105,7 @@ def test_what_a_rank_raises(caplog: pytest.LogCaptureFixture) -> None:
     before = _left()
     with pytest.raises(KeyError, match="missing") as raised:
         run(work, 4)
-    assert "in rank 2 of 4" in "".join(raised.value.__notes__)
+    assert "in rank 2 of 4" in "".join(raised.value.__notes__)  # type: ignore[attr-defined]
     assert [error.ranks for error in lost] == [(2,)] * 3 and all("left with KeyError" in str(error) for error in lost)
     del raised, lost[:]
     assert _left() == before
@@ -114,7 +114,7 @@ def test_what_a_rank_raises(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_rank_that_returns_early_is_lost_for_who_needs_it() -> None:
     with pytest.raises(arraycomm.PeerLost, match="rank 0") as raised:
         run(lambda group: group.rank and group.barrier(), 2)
-    assert "in rank 1 of 2" in "".join(raised.value.__notes__)
+    assert "in rank 1 of 2" in "".join(raised.value.__notes__)  # type: ignore[attr-defined]
 
 
 def test_a_rank_that_exits() -> None:

@@ -78,7 +78,7 @@ class Job:
         return [child for its in children for child in its if "arraycomm.monitor.agent" in child.cmdline()]
 
     def address(self, path: str) -> str:
-        return self.url.replace("/?", f"/{path}?")
+        return str(self.url).replace("/?", f"/{path}?")
 
     def ask(self, path: str, method: str = "GET") -> Any:
         with urllib.request.urlopen(urllib.request.Request(self.address(path), method=method), timeout=LIMIT) as answer:
@@ -91,7 +91,8 @@ class Job:
             state = self.ask("state")
             return state if state["verdict"]["headline"].startswith(begins) else None
 
-        return until(look, lambda: self.ask("state")["verdict"]["headline"])
+        found: dict[str, Any] = until(look, lambda: self.ask("state")["verdict"]["headline"])
+        return found
 
     def let_go(self) -> None:
         """The ranks that are left end."""
@@ -146,7 +147,6 @@ def refused(url: str, method: str = "GET", **headers: str) -> int:
 def running(folder: Path, transport: str) -> Iterator[Job]:
     os.mkfifo(folder / "line")
     context = arraycomm.spawn(work, (str(folder), transport), nprocs=RANKS, join=False)
-    assert context is not None
     try:
         job = Job(context, folder)
     except BaseException:

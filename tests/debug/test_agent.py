@@ -40,7 +40,8 @@ def _agent(board: Board) -> Agent:
 def test_what_is_written_between_two_looks_is_known(group: arraycomm.Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call of a new kind comes at every moment of a report."""
     board = Board()
-    recorder, agent, made = Recorder(group, board, lambda: None), _agent(board), []
+    made: list[Any] = []
+    recorder, agent = Recorder(group, board, lambda: None), _agent(board)
 
     def then_called(read: Callable[[Board], Any]) -> Callable[[Board], Any]:
         def look(self: Board) -> Any:
@@ -146,7 +147,8 @@ def test_it_does_not_spin_beside_another_program(group: arraycomm.Group) -> None
         assert server._process is not None and server._process.stdin is not None
         process = psutil.Process(server._process.pid)
         server._process.stdin.close()
-        before, _ = process.cpu_times()[:2], time.sleep(1)
+        before = process.cpu_times()[:2]
+        time.sleep(1)
         after = process.cpu_times()[:2]
         assert sum(after) - sum(before) < 0.5, (before, after)
 

@@ -12,6 +12,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_each_panel_of_the_board_shows_something(tmp_path: Path, monkeypatch: py
         with started(tmp_path, "prometheus", "--config.file=prometheus.yml") as prometheus:
             for panel in board["panels"]:
                 for target in panel["targets"]:
-                    until(lambda asked=target["expr"]: found(prometheus, asked))
+                    until(partial(found, prometheus, target["expr"]))
             assert found(prometheus, "arraycomm_ranks")[0]["value"][1] == "3"
 
 

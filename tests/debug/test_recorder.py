@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ import pytest
 import arraycomm
 from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.core.diagnostics.flight import ASYNCHRONOUS, DONE, FAILED
-from arraycomm.core.diagnostics.watch import Watched, attach
+from arraycomm.core.diagnostics.watch import Watched, Watcher, attach
 from arraycomm.monitor.board import LINKS, Board
 from arraycomm.monitor.recorder import Recorder
 
@@ -53,7 +53,8 @@ def test_a_recorder_that_is_dropped_in_the_middle_of_a_call(group: arraycomm.Gro
         recorders.pop().stop()
         gc.collect()
 
-    assert group.all_reduce(Given(np.ones(4), drop)).tolist() == [1.0] * 4
+    given: Any = Given(np.ones(4), drop)
+    assert group.all_reduce(given).tolist() == [1.0] * 4
     assert not recorders and type(group) is arraycomm.Group
 
 
@@ -183,7 +184,7 @@ def test_a_group_is_used_while_it_gets_a_watcher(group: arraycomm.Group) -> None
 
     sys.settrace(between)
     try:
-        attach(group, _Nothing())
+        attach(group, cast(Watcher, _Nothing()))
     finally:
         sys.settrace(None)
     assert Watched in used and arraycomm.Group in used
@@ -195,7 +196,7 @@ def test_who_waits_no_longer_is_not_shown_as_waiting(group: arraycomm.Group, way
     board = Board()
     recorder = Recorder(group, board, lambda: None)
     if way == "long":
-        attach(group, _Nothing())
+        attach(group, cast(Watcher, _Nothing()))
     pending = group.irecv(0, like=np.zeros(4))
     with pytest.raises(TimeoutError):
         pending.wait(0.01)

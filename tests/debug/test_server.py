@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
@@ -242,7 +243,7 @@ def test_it_ends_though_a_rank_has_never_reported(monkeypatch: pytest.MonkeyPatc
 
 def _cannot(rank: int) -> None:
     if rank == 1:
-        page.StackFile = refuse  # type: ignore[misc, assignment]
+        mock.patch.object(page, "StackFile", refuse).start()
     with arraycomm.init(timeout=20) as group:
         with pytest.raises(arraycomm.DistBackendError, match="rank 1: RuntimeError: no signal is free"):
             start_debug_server(group)

@@ -86,8 +86,8 @@ def test_split_group() -> None:
 def test_current_process_group_is_of_a_thread() -> None:
     one, two, seen = object(), object(), []
     assert dist2.current_process_group() is None
-    with dist2.process_group(one):  # type: ignore[arg-type]
-        with pytest.raises(KeyError), dist2.process_group(two):  # type: ignore[arg-type]
+    with dist2.process_group(one):
+        with pytest.raises(KeyError), dist2.process_group(two):
             assert dist2.current_process_group() is two
             raise KeyError
         thread = threading.Thread(target=lambda: seen.append(dist2.current_process_group()))

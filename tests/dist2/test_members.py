@@ -21,7 +21,8 @@ from .groups import LIMIT, on_ranks, open_group
 def _ranks(group: Any, value: int) -> list[int]:
     """Every rank's value, in rank order."""
     group.all_gather_single(y := np.zeros(group.size(), int), np.array([value])).wait()
-    return y.tolist()
+    values: list[int] = y.tolist()
+    return values
 
 
 def _options(uuid: int, handles: Any, timeout: timedelta = LIMIT) -> dist2.ReconfigureOptions:
@@ -182,7 +183,8 @@ def test_ranks_leave_and_come_back() -> None:
     store = dist2.HashStore()
 
     def work(group: Any) -> list[Any]:
-        me, found = group.rank(), []
+        me = group.rank()
+        found: list[Any] = []
         first = _handles(group, store, "first", me, 4)
         if me != 1:
             group.reconfigure(_options(1, [first[r] for r in (3, 0, 2)])).wait()

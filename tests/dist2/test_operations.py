@@ -17,6 +17,9 @@ from .groups import LIMIT, on_ranks
 SIZES = (2, 4)
 
 
+Call = Callable[[Any], Any]
+
+
 def _options(kind: Any, **fields: Any) -> Any:
     made = kind()
     for name, value in {"timeout": LIMIT, **fields}.items():
@@ -47,6 +50,7 @@ MAX = dist2.ReduceOp.MAX
 
 def check_allreduce(group: Any, rank: int, size: int) -> None:
     biggest = _options(dist2.AllreduceOptions, reduceOp=MAX)
+    call: Call
     for call, expected in (
         (lambda x: group.allreduce([x]), sum(range(size))),
         (lambda x: group.allreduce([x], biggest), size - 1),
@@ -63,6 +67,7 @@ def check_allreduce(group: Any, rank: int, size: int) -> None:
 
 
 def check_broadcast(group: Any, rank: int, size: int) -> None:
+    call: Call
     for call in (lambda x: group.broadcast([x], _options(dist2.BroadcastOptions, rootRank=1)),
                  lambda x: group.broadcast(x, 1), lambda x: group.broadcast(tensor=x, root=1, timeout=LIMIT)):
         call(x := np.array([rank])).wait()
@@ -72,6 +77,7 @@ def check_broadcast(group: Any, rank: int, size: int) -> None:
 
 
 def check_reduce(group: Any, rank: int, size: int) -> None:
+    call: Call
     for call in (lambda x: group.reduce([x], _options(dist2.ReduceOptions, rootRank=1, reduceOp=MAX)),
                  lambda x: group.reduce(x, 1, MAX), lambda x: group.reduce(tensor=x, root=1, op=MAX, timeout=LIMIT)):
         call(x := np.array([rank])).wait()
@@ -80,6 +86,7 @@ def check_reduce(group: Any, rank: int, size: int) -> None:
 
 def check_allgather(group: Any, rank: int, size: int) -> None:
     x, every = np.array([float(rank)]), [[float(r)] for r in range(size)]
+    call: Call
     for call in (lambda out: group.allgather([out], [x]), lambda out: group.allgather([out], [x], dist2.AllgatherOptions()),
                  lambda out: group.allgather(out, x),
                  lambda out: group.allgather(output_tensors=out, input_tensor=x, timeout=LIMIT)):
@@ -98,6 +105,7 @@ def check_allgather(group: Any, rank: int, size: int) -> None:
 def check_gather_scatter(group: Any, rank: int, size: int) -> None:
     x, every = np.array([float(rank)]), [[float(r)] for r in range(size)]
     second = _options(dist2.GatherOptions, rootRank=1)
+    call: Call
     for call in (lambda out: group.gather([out] if rank == 1 else [], [x], second),
                  lambda out: group.gather(out if rank == 1 else [], x, 1),
                  lambda out: group.gather(output_tensors=out if rank == 1 else [], input_tensor=x, root=1, timeout=LIMIT)):
@@ -115,6 +123,7 @@ def check_reduce_scatter(group: Any, rank: int, size: int) -> None:
     parts = [np.array([float(r + rank)]) for r in range(size)]
     summed, largest = size * rank + sum(range(size)), rank + size - 1
     most = _options(dist2.ReduceScatterOptions, reduceOp=MAX)
+    call: Call
     for call, expected in ((lambda y: group.reduce_scatter([y], [parts]), summed),
                            (lambda y: group.reduce_scatter([y], [parts], most), largest),
                            (lambda y: group.reduce_scatter(y, parts, MAX), largest),
@@ -190,8 +199,8 @@ def check_lists_of_several(group: Any, rank: int, size: int) -> None:
     group.allreduce(xs[:2], _options(dist2.AllreduceOptions, reduceOp=MAX)).wait()
     group.broadcast(told := [np.array([rank]), np.array([rank, 2.5])], _options(dist2.BroadcastOptions, rootRank=1)).wait()
     assert _values(told) == [[1], [1, 2.5]]
-    group.reduce(told := (np.array([rank]), np.array([rank] * 2)), _options(dist2.ReduceOptions, rootRank=1)).wait()
-    assert rank != 1 or _values(told) == [[total], [total] * 2]
+    group.reduce(pair := (np.array([rank]), np.array([rank] * 2)), _options(dist2.ReduceOptions, rootRank=1)).wait()
+    assert rank != 1 or _values(pair) == [[total], [total] * 2]
     group.allgather(out := [_empty(size), _empty(size, 2)], [np.array([float(rank)]), np.full(2, rank + 0.5)]).wait()
     assert [_values(ys) for ys in out] == [[[r] for r in every], [[r + 0.5] * 2 for r in every]]
     group.gather(out if rank == 0 else [], [np.array([-1.0 * rank]), np.full(2, 2.0 * rank)], dist2.GatherOptions()).wait()
@@ -297,6 +306,7 @@ def test_lists_of_other_lengths() -> None:
         if group is None:
             return
         rank, xs = group.rank(), [np.ones(1) for _ in range(3)]
+        call: Call
         for call in (lambda xs: group.allreduce(xs), lambda xs: group.allgather([_empty(2) for _ in xs], xs),
                      lambda xs: group.scatter(xs, [_empty(2) for _ in xs] if rank == 0 else [])):
             with pytest.raises(CollectiveMismatch, match="rank 0 gives a list of 2 arrays, rank 1 one of 3") as raised:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def test_put_and_signal() -> None:
         assert window.put(np.array([me + 1.0, me + 2.0]), right, 1).is_completed()
         window.signal(right)
         assert window.wait_signal(left).is_success()
-        found = mine.tolist()
+        found: list[float] = mine.tolist()
         window.tensor_deregister()
         return found
 
@@ -207,6 +208,7 @@ def test_properties_and_registration() -> None:
 def test_wrong_calls_are_refused_before_anything_is_sent() -> None:
     def work(group: Any) -> None:
         window, x = group.new_window(np.zeros(3)), np.zeros(2)
+        call: Callable[[], Any]
         for call, error, text in (
                 (lambda: window.put(x, 1, 2), RuntimeError, "2 elements from 2 on exceed the window size: rank 1 has 3"),
                 (lambda: window.get(x, 1, -1), RuntimeError, "exceed the window size"),
@@ -442,6 +444,7 @@ def _dies(rank: int, path: str) -> None:
         os._exit(0)
     store.set("rank 0 has left the fence", b"")
     found: list[Any] = []
+    call: Callable[[], Any]
     for call in (lambda: window.fence(), lambda: window.wait_signal(1), lambda: window.wait_signal(1),
                  lambda: window.put(np.zeros(4), 1)):
         try:

@@ -78,7 +78,8 @@ def _default(value: Any) -> str:
 
 def call_text(ours: Any) -> str:
     """The parameters of a function or class, without self and private ones."""
-    parts, star = [], False
+    parts: list[str] = []
+    star = False
     for parameter in inspect.signature(ours).parameters.values():
         if parameter.name.startswith("_") or parameter.name == "self":
             continue

@@ -42,7 +42,7 @@ class Library:
     def zeros(self, *shape: int, dtype: str = "float64") -> Any:
         return self.array(np.zeros(shape), dtype) if 0 not in shape else self.array(np.zeros((1,) * len(shape)), dtype)[:0]
 
-    def strided(self, values: NDArray, dtype: str = "float64") -> Any:
+    def strided(self, values: NDArray[Any], dtype: str = "float64") -> Any:
         """An array of this content in two dimensions that is not contiguous."""
         wide = self.array(np.zeros((2 * values.shape[1], values.shape[0])), dtype)
         view = wide[::2].T
@@ -55,7 +55,7 @@ def standin() -> Any:
     return importlib.import_module("tests.standin.arrays")
 
 
-def values(x: Any) -> NDArray:
+def values(x: Any) -> NDArray[Any]:
     """The content as NumPy's."""
     if type(x).__module__ == "tests.standin.arrays":
         return np.array(x.numpy())

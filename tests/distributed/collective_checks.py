@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 import arraycomm.distributed as dist
 from arraycomm.distributed import ReduceOp
+from tests.present import present
 
 from .checks import Library, check, same, values
 from .object_checks import refused
@@ -21,13 +23,13 @@ FOLDS = {"SUM": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.max
 SHAPES = ((), (0,), (5,), (2, 3))
 
 
-def given(shape: tuple[int, ...], dtype: str, rank: int) -> NDArray:
+def given(shape: tuple[int, ...], dtype: str, rank: int) -> NDArray[Any]:
     """What this rank has: small numbers, exact in every dtype."""
     flat = (np.arange(int(np.prod(shape))) + 2 * rank) % 5 + 1
     return flat.reshape(shape).astype(dtype if dtype != "bfloat16" else "float32")
 
 
-def folded(op: str, shape: tuple[int, ...], dtype: str, size: int) -> NDArray:
+def folded(op: str, shape: tuple[int, ...], dtype: str, size: int) -> NDArray[Any]:
     return reduce(FOLDS[op], [given(shape, dtype, rank) for rank in range(size)])
 
 
@@ -165,6 +167,7 @@ def in_groups(lib: Library) -> None:
     x = lib.array([float(lib.rank)])
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
+        call: Callable[[], object]
         for call in (lambda: dist.all_reduce(x, group=group), lambda: dist.broadcast(x, 2, group=group),
                      lambda: dist.barrier(group=group), lambda: dist.all_gather([x, x], x, group=group) if not inside else None,
                      lambda: dist.all_gather_object([0, 0], 1, group=group), lambda: dist.reduce(x, group_dst=1, group=group)):
@@ -222,11 +225,12 @@ def sparse(lib: Library) -> None:
     if lib.name != "torch":
         return
     torch = importlib.import_module("torch")
-    dense, world = torch.zeros(lib.size, 2), dist.group.WORLD
+    dense, world = torch.zeros(lib.size, 2), present(dist.group.WORLD)
     dense[lib.rank] = lib.rank + 1.0
     total = torch.arange(1.0, lib.size + 1).reshape(-1, 1) * torch.ones(2)
-    for call in (dist.all_reduce, partial(dist.all_reduce, group=world), lambda x: dist.all_reduce(x, async_op=True).wait(),
-                 lambda x: dist.all_reduce(x, async_op=True).get_future().wait(), lambda x: world.allreduce([x]).wait()):
+    for call in (dist.all_reduce, partial(dist.all_reduce, group=world),
+                 lambda x: present(dist.all_reduce(x, async_op=True)).wait(),
+                 lambda x: present(dist.all_reduce(x, async_op=True)).get_future().wait(), lambda x: world.allreduce([x]).wait()):
         x = torch.sparse_coo_tensor([[lib.rank, lib.rank]], dense[[lib.rank] * 2] / 2, (lib.size, 2))  # one place twice
         call(x)
         assert x.is_coalesced() and torch.equal(x.to_dense(), total), x
@@ -240,7 +244,7 @@ def sparse(lib: Library) -> None:
     dist.all_reduce(empty)
     assert empty._nnz() == 0
     refused(RuntimeError, "SUM or AVG", partial(dist.all_reduce, x, op=ReduceOp.MAX))
-    refused(TypeError, "Expected parameter `op`", partial(dist.all_reduce, x, op="sum"))
+    refused(TypeError, "Expected parameter `op`", lambda: dist.all_reduce(x, op="sum"))  # type: ignore[arg-type]
     refused(TypeError, "to_dense", partial(dist.all_reduce, torch.eye(2).to_sparse_csr()))
     refused(TypeError, "one at a time", partial(world.allreduce, [dense, x]))
 

@@ -97,12 +97,12 @@ def test_the_extended_form_beside_another_backend() -> None:
     assert recorder.asked[0] == ([0], "world mine", options)
     assert world.core.backend == "cpu:socket,cuda:mine" and world.core.all_reduce(np.ones(1)) == 1
     mine, host = world.core._movers[2], world.core._movers[1]
-    assert (mine.name, host.name) == ("recorded 2", "world")  # type: ignore[attr-defined]
+    assert (mine.name, host.name) == ("recorded 2", "world")
     part = dist.new_group([0], backend="gloo")
     assert part.core.backend == "socket" and part.core._movers[1] is not host and len(recorder.asked) == 2
     assert dist.new_group([0]).core.backend == world.core.backend and len(recorder.asked) == 4
     dist.destroy_process_group()
-    assert mine.closed and host.closed  # type: ignore[attr-defined]
+    assert mine.closed and host.closed
 
 
 @pytest.mark.usefixtures("registry")

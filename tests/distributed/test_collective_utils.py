@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ import arraycomm.distributed as dist
 from arraycomm.core.diagnostics.watch import Call
 from arraycomm.distributed import collective_utils, distributed_c10d
 from arraycomm.distributed.process_groups import profiling
+from tests.present import present
+
+PRIVATE: Any = distributed_c10d  # names that are not exported, which programs use all the same
 
 
 def fail() -> None:
@@ -20,7 +24,7 @@ def fail() -> None:
 
 def check(rank: int) -> None:
     dist.init_process_group("gloo")
-    world = dist.group.WORLD
+    world = present(dist.group.WORLD)
     assert collective_utils.broadcast([1, {"a": np.arange(2)}][0] if rank else lambda: 7, pg=world) == 7
     assert collective_utils.broadcast("mine" if rank == 1 else "other", rank=1, pg=world) == "mine"
     with pytest.raises(RuntimeError, match="Rank 0 failed: stage load: exception KeyError: 'lost'") as caught:
@@ -33,7 +37,7 @@ def check(rank: int) -> None:
         collective_utils.all_gather(fail if rank else 3, pg=world)
     with pytest.raises(RuntimeError, match="rank 1 is at stage 'two' and rank 0 at 'one'"):
         collective_utils.all_gather(1, "two" if rank else "one", world)
-    found = [None, None]
+    found: list[Any] = [None, None]
     with pytest.raises(TypeError, match="index 1 is <class 'str'>, while first object type is <class 'int'>"):
         collective_utils.all_gather_object_enforce_type(world, found, "a" if rank else 1)
     collective_utils.all_gather_object_enforce_type(world, found, "a" if rank else 1, lambda x, y: True)
@@ -67,30 +71,31 @@ def test_record_comm_names_the_label() -> None:
 def test_the_module_has_the_packages_names() -> None:
     assert all(getattr(distributed_c10d, name) is getattr(dist, name) for name in dist.__all__)
     with pytest.raises(ValueError, match="has not been initialized"):
-        distributed_c10d._get_default_group()
+        PRIVATE._get_default_group()
 
 
 def test_private_names_that_programs_use() -> None:
     dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
     try:
-        world = dist.group.WORLD
-        assert distributed_c10d._resolve_process_group(distributed_c10d._get_process_group_name(world)) is world
+        world = present(dist.group.WORLD)
+        assert PRIVATE._resolve_process_group(PRIVATE._get_process_group_name(world)) is world
         with pytest.raises(ValueError, match="no group is named 'x'; open are '0'"):
-            distributed_c10d._resolve_process_group("x")
-        assert [distributed_c10d._rank_not_in_group(group) for group in (None, world, dist.GroupMember.NON_GROUP_MEMBER)] == [
+            PRIVATE._resolve_process_group("x")
+        assert [PRIVATE._rank_not_in_group(group) for group in (None, world, dist.GroupMember.NON_GROUP_MEMBER)] == [
             False, False, True]
-        assert distributed_c10d._get_group_size(None) == distributed_c10d._get_group_size(world) == 1
+        assert PRIVATE._get_group_size(None) == PRIVATE._get_group_size(world) == 1
         with pytest.warns(FutureWarning, match="_get_global_rank"):
-            assert distributed_c10d._get_global_rank(world, 0) == 0
+            assert PRIVATE._get_global_rank(world, 0) == 0
         for group in (None, world):
-            distributed_c10d._set_pg_timeout(timedelta(seconds=31 if group is None else 32), group)
-            assert distributed_c10d._group_or_default_group(group) is world
+            PRIVATE._set_pg_timeout(timedelta(seconds=31 if group is None else 32), group)
+            assert PRIVATE._group_or_default_group(group) is world
             assert world.core.timeout == (31 if group is None else 32)
         with pytest.raises(ValueError, match="does not belong"):
-            distributed_c10d._set_pg_timeout(timedelta(seconds=1), dist.GroupMember.NON_GROUP_MEMBER)
-        assert isinstance(distributed_c10d.AllgatherOptions(), dist.AllToAllOptions.__base__)
+            PRIVATE._set_pg_timeout(timedelta(seconds=1), dist.GroupMember.NON_GROUP_MEMBER)
+        assert isinstance(PRIVATE.AllgatherOptions(), PRIVATE.AllToAllOptions.__base__)
         with dist._coalescing_manager() as manager:
-            assert isinstance(manager, distributed_c10d._CoalescingManager)
-        assert dist._all_gather_base is dist.all_gather_into_tensor and dist._reduce_scatter_base is dist.reduce_scatter_tensor
+            assert isinstance(manager, PRIVATE._CoalescingManager)
+        assert PRIVATE._all_gather_base is dist.all_gather_into_tensor
+        assert PRIVATE._reduce_scatter_base is dist.reduce_scatter_tensor
     finally:
         dist.destroy_process_group()

@@ -21,6 +21,8 @@ import arraycomm.distributed as dist
 from arraycomm.core.bootstrap.store import HashStore
 from arraycomm.distributed import debug
 from arraycomm.distributed.process_groups import consistency
+from arraycomm.distributed.process_groups.consistency import TRACE
+from tests.present import present
 
 LIMIT = 60
 
@@ -52,7 +54,7 @@ def test_levels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("cpp", "level_name", "effective"), [
     ("ERROR", "DETAIL", logging.ERROR), ("WARNING", "INFO", logging.WARNING), ("INFO", "OFF", logging.INFO),
-    ("INFO", "INFO", logging.DEBUG), ("INFO", "DETAIL", debug.TRACE), ("info", "OFF", logging.INFO),
+    ("INFO", "INFO", logging.DEBUG), ("INFO", "DETAIL", TRACE), ("info", "OFF", logging.INFO),
     ("1", "OFF", logging.WARNING), ("", "DETAIL", None), ("nonsense", "OFF", None)])
 def test_log_levels(cpp: str, level_name: str, effective: int | None) -> None:
     assert debug.log_level(dist.DebugLevel[level_name], {"TORCH_CPP_LOG_LEVEL": cpp}) == effective
@@ -83,18 +85,18 @@ def detail(rank: int) -> None:
     parts = [np.empty(1), np.empty(2)]
     dist.all_gather(parts, np.full(rank + 1, float(rank)))
     assert [part.tolist() for part in parts] == [[0.0], [1.0, 1.0]]
-    core = dist.group.WORLD.core
+    core = present(dist.group.WORLD).core
     assert core.all_gather(np.full(2, float(rank))).tolist() == [0.0, 0.0, 1.0, 1.0]
     assert core.all_gather(np.full(rank + 1, rank), counts=[1, 2]).tolist() == [0, 1, 1]
     assert core.all_to_all(np.full(4, rank)).tolist() == [0, 0, 1, 1]
     dist.scatter(x, [x + 1, x + 2] if first else None, 0)
     assert x.tolist() == [3.0 + rank] * 4
-    world = dist.group.WORLD
+    world = present(dist.group.WORLD)
     assert world._plain is None  # a plain call that is refused is tried again, and would be compared twice
     world.set_timeout(timedelta(seconds=15))
     strided = np.ones((2, 3)).T if first else np.ones((3, 2))
     dist.all_reduce(strided)
-    work = dist.all_reduce(x, async_op=True)
+    work = present(dist.all_reduce(x, async_op=True))
     assert work.wait() and x[0] == 7
     late(first)
     dist.destroy_process_group()
@@ -221,15 +223,18 @@ def test_dumps(tmp_path: Path, names: set[str] | None, caplog: pytest.LogCapture
 def test_the_debug_server_of_the_default_group(tmp_path: Path) -> None:
     dist.init_process_group(store=HashStore(), rank=0, world_size=1)
     try:
+        wrong: dict[str, Any]
         for wrong in ({"worker_port": 1}, {"worker_port": None}, {"handlers": [1]}, {"handlers": []}, {"start_method": "thread"},
                       {"dump_interval": 0}, {"dump_interval": float("nan")}, {"dump_interval": True}, {"fetch_timeout": 0}):
             with pytest.raises(ValueError, match=next(iter(wrong)).removeprefix("fetch_")):
                 debug.start_debug_server(port=0, **wrong)
+        names: Any
         for names in ({"tcpstore"}, {"stacks", 1}):
             with pytest.raises(ValueError, match="stacks, fr_trace, metrics; enabled_dumps has"):
                 debug.start_debug_server(port=0, dump_dir=str(tmp_path), enabled_dumps=names)
         with pytest.raises(TypeError, match="set of names"):
-            debug.start_debug_server(port=0, dump_dir=str(tmp_path), enabled_dumps="stacks")
+            names = "stacks"
+            debug.start_debug_server(port=0, dump_dir=str(tmp_path), enabled_dumps=names)
         (tmp_path / "file").touch()
         with pytest.raises(dist.DistBackendError, match="file"):
             debug.start_debug_server(port=0, dump_dir=str(tmp_path / "file"))

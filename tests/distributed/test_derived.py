@@ -40,12 +40,12 @@ class Adds(dist.ProcessGroup):
     def getBackendName(self) -> str:  # noqa: N802
         return "Adds"
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Done:  # type: ignore[override]
+    def allreduce(self, tensors: Any, opts: Any = None) -> Done:
         assert opts.reduceOp == dist.ReduceOp.MAX and type(opts) is dist.AllreduceOptions
         tensors[0][...] += 2
         return Done()
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> None:  # type: ignore[override]
+    def broadcast(self, tensors: Any, opts: Any = None) -> None:
         tensors[0][...] += 10 + opts.rootRank
 
     def shutdown(self) -> None:
@@ -117,39 +117,39 @@ class Passes(dist.ProcessGroup):
         super().__init__(store, rank, size)
         self._inner = arraycomm.init(store=store, rank=rank, world_size=size, timeout=timeout, name="inner")
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         self._inner.all_reduce(tensors[0], opts.reduceOp._core, out=tensors[0])
 
-    def reduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
         out = tensors[0] if self.rank() == opts.rootRank else None
         self._inner.reduce(tensors[0], opts.rootRank, opts.reduceOp._core, out=out)
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         tensors[0][...] = self._inner.broadcast(tensors[0], root=opts.rootRank)
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         for rank, out in enumerate(outputs[0]):
             out[...] = self._inner.broadcast(inputs[0] if rank == self.rank() else out, root=rank)
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
-        found = self._inner.gather(inputs[0], root=opts.rootRank)
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        found: Any = self._inner.gather(inputs[0], root=opts.rootRank)
         for out, x in zip(outputs[0] if outputs else (), found if outputs else (), strict=True):
             out[...] = x.reshape(out.shape)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         self._inner.scatter(np.concatenate(inputs[0]) if inputs else None, root=opts.rootRank, out=outputs[0])
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         for rank, x in enumerate(inputs[0]):
             total = self._inner.all_reduce(x, opts.reduceOp._core)
             if rank == self.rank():
                 outputs[0][...] = total
 
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         for out, x in zip(outputs, self._inner.all_to_all(np.stack(inputs)), strict=True):
             out[...] = x
 
-    def barrier(self, opts: Any = None) -> Any:  # type: ignore[override]
+    def barrier(self, opts: Any = None) -> Any:
         self._inner.barrier()
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
@@ -241,7 +241,7 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
                             or name.startswith(("arraycomm.frameworks.torch", "arraycomm.distributed.nn"))]
     for name in names:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "torch", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delattr(dist, "nn", raising=False)
     with pytest.raises(AttributeError, match="arraycomm.distributed.nn is not here: .*torch"):
         getattr(dist, "nn")  # noqa: B009 - raises

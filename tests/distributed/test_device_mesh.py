@@ -16,6 +16,7 @@ import arraycomm
 import arraycomm.distributed as dist
 from arraycomm.distributed.device_mesh import DeviceMesh, init_device_mesh
 from arraycomm.distributed.process_groups.grid import Grid, read_mesh
+from tests.present import present
 
 RANKS = 4
 
@@ -58,13 +59,13 @@ def check_errors(mesh: DeviceMesh) -> None:
         (lambda: mesh["no"], KeyError, "Valid mesh_dim_names are"),
         (lambda: mesh["tp", "dp"], KeyError, "ascending order"),
         (lambda: mesh["dp", "dp"], RuntimeError, "overlapping"),
-        (lambda: mesh[0], TypeError, "indexed by names"),
+        (lambda: mesh[0], TypeError, "indexed by names"),  # type: ignore[index]
         (lambda: DeviceMesh("cpu", [0, 1, 2, 3])["dp"], RuntimeError, "without mesh_dim_names"),
         (lambda: init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "dp")), RuntimeError, "must be unique"),
         (lambda: init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp",)), RuntimeError, "same length"),
         (lambda: init_device_mesh("cpu:0", (2, 2)), RuntimeError, "Device type with index"),
         (lambda: init_device_mesh("cpu", (2, 4)), RuntimeError, "world size 4, but found 8"),
-        (lambda: init_device_mesh("cpu", (2.0, 2)), TypeError, "must be an integer, got 2.0"),
+        (lambda: init_device_mesh("cpu", (2.0, 2)), TypeError, "must be an integer, got 2.0"),  # type: ignore[arg-type]
         (lambda: init_device_mesh("cpu", (4, 0)), TypeError, "integers above 0"),
         (lambda: DeviceMesh("cpu"), TypeError, "needs `mesh`"),
         (lambda: DeviceMesh("cpu", [0, 1, 1, 2]), ValueError, r"twice or more: \[1\]"),
@@ -107,12 +108,13 @@ def check_parts(rank: int) -> None:
 
 
 def check_from_group(rank: int) -> None:
-    world = dist.group.WORLD
+    world = present(dist.group.WORLD)
     assert DeviceMesh.from_group(world, "cpu").get_group() is world
     mesh = init_device_mesh("cpu", (2, 2))
     grid = [[0, 1], [2, 3]]
     again = DeviceMesh.from_group(mesh.get_all_groups(), "cpu", mesh=grid, mesh_dim_names=("a", "b"))
     assert again["b"].get_group() is mesh.get_group(1) and again.get_coordinate() == mesh.get_coordinate()
+    call: Callable[[], DeviceMesh]
     for call, text in (
         (lambda: DeviceMesh.from_group(mesh.get_all_groups(), "cpu"), "Must pass mesh if"),
         (lambda: DeviceMesh.from_group(mesh.get_all_groups(), "cpu", mesh=grid), "Must pass mesh_dim_names"),

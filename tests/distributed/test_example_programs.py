@@ -143,8 +143,8 @@ def test_launcher_on_two_nodes(tmp_path: Path) -> None:
         for node in nodes:
             node.kill()
     assert [code for code, _, _ in results] == [0, 0], results
-    for node, (_, out, _) in enumerate(results):
-        assert sorted(out.splitlines()) == [f"{2 * node + local} {local} True 4.0" for local in range(2)]
+    for number, (_, out, _) in enumerate(results):
+        assert sorted(out.splitlines()) == [f"{2 * number + local} {local} True 4.0" for local in range(2)]
 
 
 def test_help_of_the_launcher() -> None:

@@ -272,7 +272,6 @@ def run(rank: int, folder: str, port: int) -> None:
 
 def test_examples(tmp_path: Path) -> None:
     context = spawn(run, (str(tmp_path), free_port()), nprocs=4, join=False, start_method="forkserver")
-    assert context is not None
     try:
         assert context.join(120), "the ranks hang"
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -123,10 +124,11 @@ def test_before_and_after() -> None:
         alone(backend="gloo")
         with pytest.raises(ValueError, match="trying to initialize the default process group twice!"):
             alone(backend="gloo")
-        for call in (dist.get_rank, dist.get_world_size, dist.get_backend, dist.get_process_group_ranks,
-                     dist.destroy_process_group):
+        of_group: Callable[..., object]
+        for of_group in (dist.get_rank, dist.get_world_size, dist.get_backend, dist.get_process_group_ranks,
+                         dist.destroy_process_group):
             with pytest.raises(ValueError, match="Group 'x' is not registered"):
-                call("x")
+                of_group("x")
         dist.destroy_process_group()
 
 
@@ -224,7 +226,7 @@ class Minimal(dist.Store):
     def __init__(self, path: str) -> None:
         super().__init__()
         self.file = FileStore(path, 2)
-        self.set, self.get, self.add = self.file.set, self.file.get, self.file.add  # type: ignore[method-assign]
+        self.set, self.get, self.add = self.file.set, self.file.get, self.file.add
 
 
 def check_a_store_of_the_program(rank: int, path: str) -> None:

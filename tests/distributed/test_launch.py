@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,7 +187,7 @@ def meet(index: int, size: int, port: int | None, init_method: str | None) -> No
     """As the tutorials do: with what spawn() tells, with an address that the function sets, with a URL."""
     if port is not None:
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", str(port)
-    told = {} if port is None and init_method is None and "MASTER_WAS_SET" not in os.environ else {
+    told: dict[str, Any] = {} if port is None and init_method is None and "MASTER_WAS_SET" not in os.environ else {
         "rank": index, "world_size": size}
     dist.init_process_group("gloo", init_method=init_method, **told)
     assert os.environ.get("MASTER_WAS_SET", os.environ["MASTER_PORT"]) == os.environ["MASTER_PORT"]

@@ -49,7 +49,6 @@ def lose(rank: int, name: str, folder: str) -> None:
 def test_a_killed_rank(name: str, tmp_path: Path) -> None:
     """PeerLost comes within a second; 30 s stand for a busy machine, and 50 for a wait that did not hear of it."""
     context = spawn(lose, (name, str(tmp_path)), nprocs=3, join=False, start_method="forkserver")
-    assert context is not None
     try:
         context.join(240)
     except ProcessExitedException as ended:

@@ -13,6 +13,7 @@ import numpy as np
 import arraycomm.distributed as dist
 from arraycomm.distributed.operations.barriers import _Monitored
 from arraycomm.launch.spawn import spawn
+from tests.present import present
 
 SHORT, LONG = timedelta(milliseconds=300), timedelta(seconds=60)
 FAILED = "failed to pass monitoredBarrier in "
@@ -162,7 +163,7 @@ def a_long_wait_is_told() -> None:
 
 def ends_that_a_stranger_writes() -> None:
     """A store without authentication lets one in: no rank passes by what it says."""
-    part = _Monitored(dist.group.WORLD)  # takes this number, the next is the barrier's
+    part = _Monitored(present(dist.group.WORLD))  # takes this number, the next is the barrier's
     if dist.get_rank() == 0:
         part._store.set(part._key("end", part._count + 1), "{}")
         part._store.set("written", "")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import arraycomm
 import arraycomm.distributed as dist
 from arraycomm.backends.nccl.config import check
+from tests.present import present
 from tests.standin import arrays, build
 
 from ..logged import logged
@@ -29,12 +32,12 @@ def program(rank: int, kind: type) -> None:
     x = arrays.asarray(np.full(5, rank + 1.0, np.float32), kind=kind)
     dist.all_reduce(x)
     assert x.numpy().tolist() == [3.0] * 5
-    work = dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
+    work = present(dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True))
     assert work.wait() and x.numpy().tolist() == [3.0] * 5
     objects = [None, None]
     dist.all_gather_object(objects, {"rank": rank})
     assert objects == [{"rank": 0}, {"rank": 1}]
-    world = dist.group.WORLD.core._communicator
+    world = present(dist.group.WORLD).core._communicator
     assert (dict(world.options), world.priority) == ({"maxCTAs": 4}, True)
     other = dist.ProcessGroupNCCL.Options()
     other.config.min_ctas = 2
@@ -68,7 +71,7 @@ def test_device_id(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked(config: dict[str, int], version: int) -> list[str]:
     """What is logged of options of NCCL's. Raises what is wrong with them."""
-    library = type("Library", (), {"version": version, "path": "libnccl.so.2"})
+    library: Any = SimpleNamespace(version=version, path="libnccl.so.2")
     with logged() as said:
         check(library, config)
     return said
@@ -98,17 +101,17 @@ def defaults(rank: int) -> None:
         dist.init_process_group("nccl", rank=0, world_size=1, store=dist.HashStore())
     assert sum("TORCH_NCCL_BLOCKING_WAIT=1 changes nothing here: wait() orders" in line for line in lines) == 1, lines
     assert sum("NCCL_ASYNC_ERROR_HANDLING=3 changes nothing here" in line for line in lines) == 1, lines
-    assert dist.group.WORLD.core.timeout == dist.new_group([0]).core.timeout == 600
+    assert present(dist.group.WORLD).core.timeout == dist.new_group([0]).core.timeout == 600
     assert dist.new_group([0], timeout=timedelta(seconds=50)).core.timeout == 50
     dist.destroy_process_group()
     os.environ["ARRAYCOMM_TIMEOUT"] = "70"
     dist.init_process_group("nccl", rank=0, world_size=1, store=dist.HashStore())
-    assert dist.group.WORLD.core.timeout == 70
+    assert present(dist.group.WORLD).core.timeout == 70
     dist.destroy_process_group()
     del os.environ["ARRAYCOMM_TIMEOUT"]
     with logged() as lines:
         dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-    assert dist.group.WORLD.core.timeout == 1800 and not any("NCCL" in line for line in lines)
+    assert present(dist.group.WORLD).core.timeout == 1800 and not any("NCCL" in line for line in lines)
     dist.destroy_process_group()
 
 

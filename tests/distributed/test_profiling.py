@@ -16,6 +16,7 @@ import arraycomm.distributed as dist
 from arraycomm.core.arrays.dlpack import resolve
 from arraycomm.core.arrays.joined import joined, update
 from arraycomm.distributed.process_groups.profiling import _tensors
+from tests.present import present
 
 torch = pytest.importorskip("torch")
 
@@ -23,7 +24,7 @@ torch = pytest.importorskip("torch")
 @pytest.fixture
 def world() -> Iterator[dist.ProcessGroup]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield dist.group.WORLD
+    yield present(dist.group.WORLD)
     dist.destroy_process_group()
 
 
@@ -41,7 +42,7 @@ def test_torch_profiler(world: dist.ProcessGroup) -> None:
         with dist.record_comm("mine"):
             dist.all_reduce(x)
         for work in works:
-            work.wait()
+            present(work).wait()
     found = Counter(event.name for event in profile.events() if event.name.startswith(("gloo:", "c10d::", "mine")))
     assert found == {"c10d::allreduce_": 3, "gloo:all_reduce": 2, "mine": 1, "c10d::broadcast_": 1, "gloo:broadcast": 1,
                      "c10d::allgather_": 1, "c10d::_allgather_base_": 1,
@@ -66,15 +67,15 @@ def test_torch_profiler(world: dist.ProcessGroup) -> None:
 def test_asynchronous_ones_last_until_their_end_is_seen(world: dist.ProcessGroup) -> None:
     x, y = torch.ones(4), torch.empty(4)
     with torch.profiler.profile() as profile:
-        received = dist.irecv(y, 0)
+        received = present(dist.irecv(y, 0))
         torch.zeros(3)
-        sent = dist.isend(x, 0)
+        sent = present(dist.isend(x, 0))
         dist.all_reduce(x)
         received.wait()
         torch.ones(3)
         while not sent.is_completed():
             received.wait()
-        late = dist.all_reduce(x, async_op=True)
+        late = present(dist.all_reduce(x, async_op=True))
     late.wait()  # after the profiler's end
     events = {event.name: event for event in profile.events()}
     kinds = {name: event.is_async for name, event in events.items() if name.startswith(("gloo:", "c10d:"))}
@@ -88,13 +89,14 @@ def test_no_label_ends_after_its_profiler(world: dist.ProcessGroup) -> None:
     """torch would write their ends into freed memory: the process crashed in most runs of such a loop."""
     from arraycomm.distributed.process_groups.profiling import _unended
 
-    x, before, late = torch.ones(4), len(_unended), []
+    late: list[dist.Work] = []
+    x, before = torch.ones(4), len(_unended)
     for _ in range(10):
         with torch.profiler.profile() as profile:
-            seen = dist.all_reduce(x, async_op=True)
+            seen = present(dist.all_reduce(x, async_op=True))
             for work in late:  # of the profiler before this one
                 work.wait()
-            late = [dist.all_reduce(x, async_op=True) for _ in range(20)]
+            late = [present(dist.all_reduce(x, async_op=True)) for _ in range(20)]
             seen.wait()
         results = profile.profiler.kineto_results
         for work in late[:10]:
@@ -109,9 +111,9 @@ def test_a_label_of_another_thread_is_not_ended(world: dist.ProcessGroup) -> Non
 
     before = len(_unended)
     with torch.profiler.profile(), ThreadPoolExecutor(1) as other:
-        other.submit(dist.all_reduce(torch.ones(4), async_op=True).wait).result()
+        other.submit(present(dist.all_reduce(torch.ones(4), async_op=True)).wait).result()
         assert len(_unended) == before + 1
-        dist.all_reduce(torch.ones(4), async_op=True).wait()
+        present(dist.all_reduce(torch.ones(4), async_op=True)).wait()
     assert len(_unended) == before + 1
 
 
@@ -170,7 +172,7 @@ def test_shapes_of_messages(world: dist.ProcessGroup) -> None:
     with torch.profiler.profile(record_shapes=True) as profile:
         works = [dist.isend(x[0], 0), dist.irecv(torch.empty(4), 0), dist.isend(x, 0), dist.irecv(torch.empty(3, 4))]
         for work in works:
-            work.wait()
+            present(work).wait()
     found = [(event.name, event.is_async, event.input_shapes) for event in profile.events() if event.name.startswith("gloo:")]
     assert sorted(found) == [("gloo:recv", True, [[4]]), ("gloo:recvAnySource", True, [[3, 4]]),
                              ("gloo:send", True, [[3, 4]]), ("gloo:send", True, [[4]])]
@@ -227,7 +229,7 @@ def test_a_torch_that_does_not_tell_of_starts(world: dist.ProcessGroup, monkeypa
         other.delattr(torch.autograd.profiler, "_run_on_profiler_start")
         other.setattr("arraycomm.distributed.process_groups.profiling._runs", _runs.__wrapped__)
         other.setattr(torch.autograd.profiler, "_is_profiler_enabled", True)
-        dist.all_reduce(torch.ones(3), async_op=True).wait()
+        present(dist.all_reduce(torch.ones(3), async_op=True)).wait()
     assert any("end with their calls" in record.message for record in caplog.records)
     dist.all_reduce(torch.ones(3))
 

@@ -86,7 +86,7 @@ def test_environment_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USE_LIBUV", "0")
     places = dist.rendezvous("env://")
     store, rank, size = next(places)
-    assert (rank, size, store.libuvBackend) == (0, 1, False)
+    assert isinstance(store, dist.TCPStore) and (rank, size, store.libuvBackend) == (0, 1, False)
     with pytest.raises(RuntimeError, match="re-rendezvous using env://"):
         next(places)
     store.close()

@@ -59,5 +59,6 @@ def test_beside_torch() -> None:
         for rank in range(ranks):
             a = dist.DistributedSampler(range(count), ranks, rank, shuffle, 3, drop)
             b = theirs(range(count), ranks, rank, shuffle, 3, drop)
-            a.set_epoch(2), b.set_epoch(2)
+            a.set_epoch(2)
+            b.set_epoch(2)
             assert list(a) == list(b) and len(a) == len(b)

@@ -111,7 +111,7 @@ def test_waits_end(store: dist.Store) -> None:
     store.barrier("pair", 2, LIMIT)  # the second
     store.barrier("alone", 1)
     with pytest.raises(dist.DistStoreError, match=r"timeout.*no"):
-        store.wait(["no"], SHORT.total_seconds())
+        store.wait(["no"], SHORT.total_seconds())  # type: ignore[arg-type]
     store.set_timeout(0.25)
     assert store.timeout == timedelta(seconds=0.25)
     for seconds in (float("nan"), float("inf"), -float("inf"), 1e15):
@@ -121,24 +121,28 @@ def test_waits_end(store: dist.Store) -> None:
 
 def test_a_tcp_stores_timeout_may_be_seconds() -> None:
     """A float, as torch takes it; a whole number is refused, there and here."""
-    master = dist.TCPStore("127.0.0.1", 0, 1, True, 20.5)
-    shared, worker = tcp(multi_tenant=True, timeout=20.5), dist.TCPStore("127.0.0.1", master.port, None, False, 20.5)
+    seconds: Any = 20.5
+    master = dist.TCPStore("127.0.0.1", 0, 1, True, seconds)
+    shared, worker = tcp(multi_tenant=True, timeout=20.5), dist.TCPStore("127.0.0.1", master.port, None, False, seconds)
     assert [store.timeout.total_seconds() for store in (master, worker, worker.clone(), shared)] == [20.5] * 4
+
+
+STORES: Any = dist  # for arguments of other types
 
 
 @pytest.mark.parametrize(("make", "error", "text"), [
     (lambda path: tcp(timeout=5), TypeError, "timeout must be a datetime.timedelta, or seconds as a float, got 5"),
     (lambda path: tcp(timeout=None), TypeError, "timeout must be"), (lambda path: tcp(world_size="1"), TypeError, "world_size"),
     (lambda path: tcp(world_size=0), ValueError, "world size cannot be 0"),
-    (lambda path: dist.TCPStore("127.0.0.1", 0, 0, 2), ValueError, "world size cannot be 0"),
-    (lambda path: dist.TCPStore("127.0.0.1", 0, 1, 2), TypeError, "is_master must be True or False, got 2"),
-    (lambda path: dist.FileStore(path, "2"), TypeError, "world_size must be an int, got '2'"),
-    (lambda path: dist.FileStore(path, 2.0), TypeError, "world_size must be an int"),
-    (lambda path: dist.FileStore(3), TypeError, "str"),
-    (lambda path: dist.HashStore(5), TypeError, "argument"),
-    (lambda path: dist.PrefixStore(dist.HashStore(), "a"), TypeError, "needs a str"),
-    (lambda path: dist.PrefixStore("a", 3), TypeError, "and a Store"),
-    (lambda path: dist.PrefixStore("a", None), ValueError, "and a Store")])
+    (lambda path: STORES.TCPStore("127.0.0.1", 0, 0, 2), ValueError, "world size cannot be 0"),
+    (lambda path: STORES.TCPStore("127.0.0.1", 0, 1, 2), TypeError, "is_master must be True or False, got 2"),
+    (lambda path: STORES.FileStore(path, "2"), TypeError, "world_size must be an int, got '2'"),
+    (lambda path: STORES.FileStore(path, 2.0), TypeError, "world_size must be an int"),
+    (lambda path: STORES.FileStore(3), TypeError, "str"),
+    (lambda path: STORES.HashStore(5), TypeError, "argument"),
+    (lambda path: STORES.PrefixStore(STORES.HashStore(), "a"), TypeError, "needs a str"),
+    (lambda path: STORES.PrefixStore("a", 3), TypeError, "and a Store"),
+    (lambda path: STORES.PrefixStore("a", None), ValueError, "and a Store")])
 def test_wrong_constructors(tmp_path: Path, make: Callable[[str], Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         make(str(tmp_path / "store"))
@@ -238,7 +242,12 @@ def test_append_by_compare_set() -> None:
     prefixed = dist.PrefixStore("p", store)
     prefixed.append("k", "c")
     prefixed.append("none", b"")
-    at_once(4, lambda rank: [store.append("busy", f"{rank}{i} ") for i in range(50)], limit=30)
+
+    def append_often(rank: int) -> None:
+        for i in range(50):
+            store.append("busy", f"{rank}{i} ")
+
+    at_once(4, append_often, limit=30)
     assert not prefixed.has_extended_api() and store.data["k"] == b"ababab"
     assert store.data["p/k"] == b"c" and store.data["p/none"] == b""
     assert sorted(store.data["busy"].split()) == sorted(b"%d%d" % (rank, i) for rank in range(4) for i in range(50))
@@ -252,7 +261,7 @@ def test_a_prefix_gives_bytes() -> None:
     store.set("k", "v")
     store.append("k", "v")
     store.queue_push("k", "v")
-    store.compare_set("k", "a", bytearray(b"b"))
+    store.compare_set("k", "a", bytearray(b"b"))  # type: ignore[arg-type]
     store.multi_set(["k"], ["v"])
     assert heard == [("set", "p/k", b"v"), ("append", "p/k", b"v"), ("queue_push", "p/k", b"v"),
                      ("compare_set", "p/k", b"a", b"b"), ("multi_set", ["p/k"], [b"v"])]
@@ -341,7 +350,7 @@ def test_tcp_addresses() -> None:
         dist.TCPStore("0.0.0.0", 0, 1, True, SHORT)
     for wrong in (("127.0.0.1", 70000), ("127.0.0.1", "1"), (1, 1), ("127.0.0.1", 0, "2"), ("127.0.0.1", 0, 1, True, 5)):
         with pytest.raises(TypeError):
-            dist.TCPStore(*wrong)  # type: ignore[arg-type]
+            dist.TCPStore(*wrong)
 
 
 @pytest.mark.parametrize("make", [

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 import arraycomm.distributed as dist
 from arraycomm.core.bootstrap.store import HashStore
-from arraycomm.core.diagnostics.watch import attach
+from arraycomm.core.diagnostics.watch import Watcher, attach
+from tests.present import present
 
 
 class _Ends:
@@ -39,7 +40,7 @@ def test_a_dropped_work_tells_no_watcher_in_the_thread_that_drops_it() -> None:
     """That may be in a garbage collection, with the watcher's lock held."""
     dist.init_process_group(store=HashStore(), rank=0, world_size=1)
     ends = _Ends()
-    attach(dist.group.WORLD.core, ends)
+    attach(present(dist.group.WORLD).core, cast(Watcher, ends))
     work = dist.all_reduce(np.ones((4, 4))[:, ::2], async_op=True)
     assert work is not None
     dist.barrier()  # it has ended then

@@ -179,7 +179,6 @@ def run(module: str, kind: str) -> list[dict[str, Outcome]]:
     method = "forkserver" if kind.endswith("torch") else "spawn"
     with tempfile.TemporaryDirectory() as folder:
         context = spawn(serve, (module, kind, folder), nprocs=ranks(module), join=False, start_method=method)
-        assert context is not None
         try:
             if not context.join(LIMIT):
                 raise TimeoutError("the ranks hang")

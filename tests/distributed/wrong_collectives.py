@@ -36,7 +36,13 @@ ON_ONE: dict[str, Callable[[Site, Any], Any]] = {
     "gather": lambda s, x: s.dist.gather(x, [s.a] * RANKS if s.rank == 0 else None, 0, group=s.group),
     "all_gather": lambda s, x: s.dist.all_gather([s.a] * RANKS, x, group=s.group),
 }
-TYPES = [Case(f"{name} of {what}", TypeError, f"{PARAMETER} `tensor`", lambda s, call=call, make=make: call(s, make(s)))
+
+
+def _with(call: Callable[[Site, Any], Any], make: Callable[[Site], Any]) -> Callable[[Site], Any]:
+    return lambda s: call(s, make(s))
+
+
+TYPES = [Case(f"{name} of {what}", TypeError, f"{PARAMETER} `tensor`", _with(call, make))
          for name, call in ON_ONE.items() for what, make in NO_ARRAYS.items()]
 TYPES += [
     Case("all_reduce by a string", TypeError, f"{PARAMETER} `op`", lambda s: s.dist.all_reduce(s.a, op="sum", group=s.group)),
@@ -109,8 +115,14 @@ TYPES += [
 # ---- groups and ranks ----
 
 NO_GROUP = "is not registered"
+
+
+def _in(group: object) -> Callable[[Site], Any]:
+    return lambda s: s.dist.all_reduce(s.a, group=group)
+
+
 GROUPS = [
-    *(Case(f"all_reduce in {what}", ValueError, NO_GROUP, lambda s, group=group: s.dist.all_reduce(s.a, group=group))
+    *(Case(f"all_reduce in {what}", ValueError, NO_GROUP, _in(group))
       for what, group in (("a number", 3), ("a string", "x"))),
     Case("all_reduce in the class group", ValueError, NO_GROUP, lambda s: s.dist.all_reduce(s.a, group=s.dist.group)),
     Case("all_reduce in a list of ranks", TypeError, NO_GROUP, lambda s: s.dist.all_reduce(s.a, group=[0, 1, 2]), ours=ValueError,
@@ -163,7 +175,7 @@ RANK_CASES = [
     Case("broadcast from 0.5", ValueError, "Global rank 0.5 is not part of group",
          lambda s: s.dist.broadcast(s.a, 0.5, group=s.group)),
     Case("broadcast from outside of the pair", ValueError, "Global rank 2 is not part of group",
-         lambda s: s.rank < 2 and s.dist.broadcast(s.a, 2, group=s.pair) or _raise_outside(s)),
+         lambda s: s.dist.broadcast(s.a, 2, group=s.pair) if s.rank < 2 else _raise_outside(s)),
     Case("all_reduce by a rank outside", None, "", lambda s: s.rank < 2 or s.dist.all_reduce(s.a, group=s.pair)),
     Case("all_gather by a rank outside", None, "", lambda s: s.rank < 2 or s.dist.all_gather([s.a] * 2, s.a, group=s.pair)),
     Case("barrier by a rank outside", None, "", lambda s: s.rank < 2 or s.dist.barrier(s.pair)),
@@ -245,6 +257,14 @@ EVERYWHERE = "a ValueError, as torch's all_reduce and all_gather have it for the
 NOT_HERE = "only dense tensors of plain dtypes in host memory: a TypeError that says what to pass, before anything is sent"
 
 
+def _by(op: str) -> Callable[[Site], Any]:
+    return lambda s: s.dist.all_reduce(s.a, op=getattr(s.dist.ReduceOp, op), group=s.group)
+
+
+def _of(dtype: str) -> Callable[[Site], Any]:
+    return lambda s: s.dist.all_reduce(s.a.astype(dtype), group=s.group)
+
+
 def _int(s: Site) -> Any:
     return s.array([1, 2], "int32")
 
@@ -281,7 +301,7 @@ KINDS = [
          lambda s: s.dist.reduce_scatter(_complex(s), [_complex(s)] * 3, op=s.dist.ReduceOp.MIN, group=s.group), ours=ValueError,
          why=EVERYWHERE),
     *(Case(f"{op} of floats", RuntimeError, f"Cannot use ReduceOp.{op}",
-           lambda s, op=op: s.dist.all_reduce(s.a, op=getattr(s.dist.ReduceOp, op), group=s.group))
+           _by(op))
       for op in ("BAND", "BOR", "BXOR")),
     Case("the average of bool", RuntimeError, "Cannot use ReduceOp.AVG",
          lambda s: s.dist.all_reduce(s.array([True], "bool"), op=s.dist.ReduceOp.AVG, group=s.group)),
@@ -342,7 +362,7 @@ KINDS = [
     Case("all_reduce of a NumPy scalar", ValueError, "read-only",
          lambda s: s.dist.all_reduce(s.a[0], group=s.group), only="numpy"),
     *(Case(f"all_reduce of an array of {dtype}", TypeError, "dtype",
-           lambda s, dtype=dtype: s.dist.all_reduce(s.a.astype(dtype), group=s.group), only="numpy")
+           _of(dtype), only="numpy")
       for dtype in ("object", "U4", "datetime64[s]", "longdouble", ">f4")),
 ]
 

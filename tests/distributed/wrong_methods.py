@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,11 +23,15 @@ def options(s: Site, name: str, **fields: Any) -> Any:
     return made
 
 
-def same(x: Any, expected: list[float]) -> None:
+Form = Callable[..., Any]
+
+
+def same(x: Any, expected: Sequence[float]) -> None:
     assert x.tolist() == expected, f"{x} instead of {expected}"
 
 
 def allreduce(s: Site) -> None:
+    form: Form
     g, most = s.group, s.dist.ReduceOp.MAX
     for form, expected in (
         (lambda x: g.allreduce([x]), [3, 3]), (lambda x: g.allreduce(x), [3, 3]),
@@ -41,10 +46,12 @@ def allreduce(s: Site) -> None:
 
 
 def from_root(s: Site) -> None:
+    form: Form
     for form in (lambda x: s.group.broadcast(x, 1), lambda x: s.group.broadcast(tensor=x, root=1, timeout=PATIENCE),
                  lambda x: s.group.broadcast([x], options(s, "BroadcastOptions", rootRank=1))):
         form(x := s.array([s.rank])).wait()
         same(x, [1])
+    scatter: Form
     for scatter in (lambda x, parts: s.group.scatter(x, parts, 1), lambda x, parts: s.group.scatter(
             [x], [parts] if parts else [], options(s, "ScatterOptions", rootRank=1))):
         scatter(x := s.zeros(1), [s.array([10 * r]) for r in RIGHT] if s.rank == 1 else []).wait()
@@ -53,10 +60,12 @@ def from_root(s: Site) -> None:
 
 def gathered(s: Site) -> None:
     x, whole = s.array([s.rank]), [[0], [1], [2]]
+    form: Form
     for form in (lambda out: s.group.allgather([out], [x]), lambda out: s.group.allgather(out, x),
                  lambda out: s.group.allgather(out, x, timeout=PATIENCE)):
         form(out := [s.zeros(1) for _ in RIGHT]).wait()
         assert [y.tolist() for y in out] == whole, out
+    gather: Form
     for gather in (lambda out: s.group.gather(out, x, 1), lambda out: s.group.gather(
             [out] if out else [], [x], options(s, "GatherOptions", rootRank=1))):
         gather(out := [s.zeros(1) for _ in RIGHT] if s.rank == 1 else []).wait()
@@ -65,17 +74,20 @@ def gathered(s: Site) -> None:
 
 def reduced(s: Site) -> None:
     parts = [s.array([r + s.rank]) for r in RIGHT]
+    form: Form
     for form, expected in ((lambda y: s.group.reduce_scatter([y], [parts]), 3 * s.rank + 3),
                            (lambda y: s.group.reduce_scatter(y, parts), 3 * s.rank + 3),
                            (lambda y: s.group.reduce_scatter(y, parts, s.dist.ReduceOp.MAX, PATIENCE), s.rank + 2)):
         form(y := s.zeros(1)).wait()
         same(y, [expected])
+    reduce: Form
     for reduce in (lambda x: s.group.reduce(x, 1), lambda x: s.group.reduce([x], options(s, "ReduceOptions", rootRank=1))):
         reduce(x := s.array([s.rank])).wait()
         assert s.rank != 1 or x.tolist() == [3], x
 
 
 def exchanged(s: Site) -> None:
+    rest: tuple[Any, ...]
     for rest in (([], []), ([1] * 3, [1] * 3, PATIENCE), ([], [], options(s, "AllToAllOptions"))):
         s.group.alltoall_base(y := s.zeros(3), s.array([10 * s.rank + r for r in RIGHT]), *rest).wait()
         same(y, [10 * r + s.rank for r in RIGHT])
@@ -83,6 +95,7 @@ def exchanged(s: Site) -> None:
 
 def sent_round(s: Site) -> None:
     left = (s.rank - 1) % RANKS
+    receive: Form
     for receive in (lambda x: s.group.recv([x], left, 4), lambda x: s.group.recv_anysource([x], 4)):
         works = [s.group.send([s.array([s.rank])], s.next, 4), receive(x := s.zeros(1))]
         for work in works:

@@ -6,6 +6,7 @@ import ctypes
 import platform
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -61,8 +62,8 @@ def numpy_type(dtype: DType) -> np.dtype:
 
 
 def reduced(
-    kernels: ctypes.CDLL, inputs: list[NDArray], dtype: DType, op: str, factor: float = 0.0, ranks: int = 0
-) -> NDArray:
+    kernels: ctypes.CDLL, inputs: list[NDArray[Any]], dtype: DType, op: str, factor: float = 0.0, ranks: int = 0
+) -> NDArray[Any]:
     """library_reduce over the inputs."""
     out = np.empty_like(inputs[0])
     code = PREMUL_SUM if op == "premul_sum" else OPS[op].code
@@ -74,7 +75,7 @@ def reduced(
     return out
 
 
-def convert(kernels: ctypes.CDLL, function: str, x: NDArray, dtype: DType, to: np.dtype) -> NDArray:
+def convert(kernels: ctypes.CDLL, function: str, x: NDArray[Any], dtype: DType, to: np.dtype) -> NDArray[Any]:
     """library_begin (widening) or library_finish (narrowing) of x."""
     out = np.empty(x.shape, to)
     reduction = Reduction(dtype, OPS["sum"].code, 0.0, 1)
@@ -87,14 +88,14 @@ def convert(kernels: ctypes.CDLL, function: str, x: NDArray, dtype: DType, to: n
     return out
 
 
-def assert_same(got: NDArray, want: NDArray) -> None:
+def assert_same(got: NDArray[Any], want: NDArray[Any]) -> None:
     """Equal bits, except that any NaN equals any NaN."""
     bits = np.dtype(f"u{got.itemsize}")
     wrong = (got.view(bits) != want.view(bits)) & ~(np.isnan(got) & np.isnan(want))
     assert not wrong.any(), f"{wrong.sum()} differ, first {got[wrong][:5]} should be {want[wrong][:5]}"
 
 
-def every_code(dtype: DType) -> NDArray:
+def every_code(dtype: DType) -> NDArray[Any]:
     bits = np.dtype(f"u{dtype.itemsize}")
     return np.arange(256**dtype.itemsize).astype(bits).view(numpy_type(dtype))
 
@@ -134,13 +135,13 @@ def test_float8_every_pair(kernels: ctypes.CDLL, dtype: DType, op: str) -> None:
     assert_same(reduced(kernels, [a, b], dtype, op), want.astype(numpy_type(dtype)))
 
 
-def folded(op: str, inputs: list[NDArray]) -> NDArray:
+def folded(op: str, inputs: list[NDArray[Any]]) -> NDArray[Any]:
     """The reference: from left to right in the inputs' own type, avg still undivided."""
     function = {
         "sum": np.add, "avg": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,
         "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
     }[op]
-    total = inputs[0].copy()
+    total: NDArray[Any] = inputs[0].copy()
     for x in inputs[1:]:
         total = function(total, x)
     return total

@@ -18,6 +18,7 @@ import numpy as np
 
 import arraycomm
 from arraycomm.core.group.window import Window
+from tests.present import present
 
 from ..threads import at_once
 from .job import Context, Holdings, settled
@@ -197,7 +198,7 @@ _USES: dict[str, Callable[[arraycomm.Group], Any]] = {  # of an inner group each
 
 def make_parts(context: Context, outer: list[int], inner: list[int]) -> None:
     """inner: ranks of the outer group, for a group for each of _USES."""
-    whole = _parts["outer"] = context.world.split(0, outer.index(context.world.rank))  # type: ignore[assignment]
+    whole = _parts["outer"] = present(context.world.split(0, outer.index(context.world.rank)))
     if whole.rank in inner:
         for name in _USES:
             _parts[name] = whole.subgroup(inner, name)

@@ -14,7 +14,7 @@ from . import checks
 from .job import Job
 
 Jobs = Callable[..., Job]
-Target = tuple[int, object]  # address family, address
+Target = tuple[int, tuple[str, int] | str]  # address family, address
 
 
 def _targets(ranks: Job) -> list[Target]:

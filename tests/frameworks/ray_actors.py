@@ -69,7 +69,8 @@ def main(size: int) -> None:
     import arraycomm.frameworks.ray  # noqa: F401 - for the declarative form, which looks on the driver
 
     ray.init(num_cpus=size, include_dashboard=False, configure_logging=False, log_to_driver=True)
-    ranks: list[Any] = [Rank.remote(rank, size) for rank in range(size)]
+    actor: Any = Rank  # what ray.remote() makes of it
+    ranks: list[Any] = [actor.remote(rank, size) for rank in range(size)]
     for name in ("default", "default", "second"):  # a name may come again once its group is destroyed
         ray.get([rank.open.remote(name) for rank in reversed(ranks)], timeout=60)
         assert len(set(ray.get([rank.collectives.remote(name) for rank in ranks], timeout=60))) == size

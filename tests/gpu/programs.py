@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 import arraycomm
 import arraycomm.distributed as dist
+from tests.present import present
 
 from . import frameworks, jit
 
@@ -35,9 +37,9 @@ def reduced(op: str, arrays: list[np.ndarray]) -> np.ndarray:
     stacked = np.stack(arrays)
     if op == "avg":
         mean = stacked.sum(0) / len(arrays)
-        return (np.trunc(mean) if stacked.dtype.kind in "iu" else mean).astype(stacked.dtype)
-    function = {"sum": np.sum, "product": np.prod, "min": np.min, "max": np.max}[op]
-    return function(stacked, axis=0).astype(stacked.dtype)
+        return np.asarray(np.trunc(mean) if stacked.dtype.kind in "iu" else mean, stacked.dtype)
+    functions: dict[str, Callable[..., Any]] = {"sum": np.sum, "product": np.prod, "min": np.min, "max": np.max}
+    return np.asarray(functions[op](stacked, axis=0).astype(stacked.dtype))
 
 
 def everything(rank: int, counts: Sequence[int], framework: str) -> None:
@@ -49,7 +51,7 @@ def everything(rank: int, counts: Sequence[int], framework: str) -> None:
             streams(group, name, 4 * counts[-1])
             in_rank_order(group, name, counts[0])
             gradients(group, name, counts)
-            with group.split(0) as part:
+            with present(group.split(0)) as part:
                 operations(part, name, "float32", counts[:2])
             group.barrier()
             if rank == 0:
@@ -85,8 +87,8 @@ def in_rank_order(group: arraycomm.Group, name: str, count: int) -> None:
     def less(left: Any, right: Any) -> Any:
         return frameworks.make(name, frameworks.back(left) * 2 - frameworks.back(right))
 
-    upto = list(itertools.accumulate(inputs, lambda left, right: left * 2 - right))
-    close(frameworks.back(group.scan(x)), sum(inputs[: me + 1]), f"scan {name}")
+    upto: list[np.ndarray] = list(itertools.accumulate(inputs, lambda left, right: np.asarray(left * 2 - right)))
+    close(frameworks.back(group.scan(x)), reduce(np.add, inputs[: me + 1]), f"scan {name}")
     close(frameworks.back(group.exscan(x)), sum(inputs[:me], np.zeros(count, np.float32)), f"exscan {name}")
     close(frameworks.back(group.all_reduce(x, less)), upto[-1], f"all_reduce by a function {name}")
     close(frameworks.back(group.exscan(x, less)), upto[me - 1] if me else np.zeros(count, np.float32), f"exscan by one {name}")
@@ -99,8 +101,7 @@ def streams(group: arraycomm.Group, name: str, count: int) -> None:
     """Work before and after, and asynchronous operations in between: nothing is read too early."""
     x = frameworks.make(name, np.ones(count, np.float32))
     for turn in range(20):
-        y = group.all_reduce(x + turn, async_op=turn % 2 == 1)
-        y = y.result() if turn % 2 else y
+        y = group.all_reduce(x + turn, async_op=True).result() if turn % 2 else group.all_reduce(x + turn)
         close(frameworks.back(y * 2), np.full(count, 2.0 * group.size * (1 + turn), np.float32), f"{name} turn {turn}")
 
 
@@ -192,8 +193,7 @@ def in_place(name: str) -> None:
     x = full(me)
     dist.all_reduce(x)
     close(frameworks.back(x), np.full(3, ranks.sum(), np.float32), f"{name} all_reduce")
-    work = dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
-    assert work.wait()
+    assert present(dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)).wait()
     close(frameworks.back(x), np.full(3, ranks.sum(), np.float32), f"{name} all_reduce, asynchronous")
     x = full(me)
     dist.broadcast(x, size - 1)

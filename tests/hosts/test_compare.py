@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from .hosts import missing, run
+from arraycomm.bench.spaces import run
+
+from .hosts import missing
 
 FAKE = Path(__file__).parents[1] / "bench" / "fake_peer.py"
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")

@@ -121,7 +121,10 @@ def check(name: str, command: Sequence[str], environ: dict[str, str]) -> None:
 def main(names: Sequence[str]) -> None:
     here, count, python = f"{Path(sys.executable).parent}:{os.environ['PATH']}", ["-n", str(SIZE)], [sys.executable]
     for name in names or ("mpirun", "torchrun", "srun", "kubernetes"):
-        found = importlib.util.find_spec("torch") if name == "torchrun" else shutil.which(name, path=here)
+        if name == "torchrun":
+            found = sys.executable if importlib.util.find_spec("torch") else None
+        else:
+            found = shutil.which(name, path=here)
         if name == "kubernetes":
             check(name, python, {})
         elif found is None:

@@ -9,10 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from arraycomm.launch.process import OWN_GROUP
+from tests.present import present
 
 from .test_run import LAUNCH, clean_environ, gone, read_pids, start
 
@@ -43,7 +46,7 @@ def ignore_and_block() -> None:
 
 
 @pytest.fixture
-def program(tmp_path):
+def program(tmp_path: Path) -> Callable[[str], str]:
     def write(text: str) -> str:
         path = tmp_path / "program.py"
         path.write_text(text)
@@ -54,14 +57,15 @@ def program(tmp_path):
 
 @pytest.mark.parametrize("command", LAUNCHERS.values(), ids=LAUNCHERS)
 @pytest.mark.parametrize("end", ENDS)
-def test_a_failure_is_one_where_sigchld_is_ignored_and_signals_are_blocked(command, end, program):
+def test_a_failure_is_one_where_sigchld_is_ignored_and_signals_are_blocked(command: list[str], end: str,
+                                                                           program: Callable[[str], str]) -> None:
     """And the other ranks are ended: they would sleep for a minute."""
     done = subprocess.run([*command, "--nproc-per-node", "2", program(RANK.format(end, end != "pass"))], capture_output=True,
                           text=True, timeout=50, env=clean_environ(), preexec_fn=ignore_and_block)
     assert done.returncode == ENDS[end], done.stderr
 
 
-def test_a_blocked_signal_ends_the_job(program):
+def test_a_blocked_signal_ends_the_job(program: Callable[[str], str]) -> None:
     process = start("-n", "2", program("import os, time; print('pid', os.getpid(), flush=True); time.sleep(60)"),
                     preexec_fn=block)
     pids = read_pids(process, 2)
@@ -71,7 +75,8 @@ def test_a_blocked_signal_ends_the_job(program):
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
-def test_what_nohup_and_background_jobs_ignore_stays_ignored(number, program, tmp_path):
+def test_what_nohup_and_background_jobs_ignore_stays_ignored(number: signal.Signals, program: Callable[[str], str],
+                                                             tmp_path: Path) -> None:
     process = start("-n", "2", program(f"""if True:
         import os, signal, sys, time
         assert signal.getsignal({int(number)}) == signal.SIG_IGN
@@ -119,7 +124,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("parent", ["ignores", "waits for all"])
-def test_spawn_knows_failures_where_the_parent_loses_exit_codes(parent, program):
+def test_spawn_knows_failures_where_the_parent_loses_exit_codes(parent: str, program: Callable[[str], str]) -> None:
     done = subprocess.run([sys.executable, program(SPAWN), parent], capture_output=True, text=True, timeout=100,
                           env=clean_environ())
     told = done.stdout.splitlines()
@@ -128,7 +133,7 @@ def test_spawn_knows_failures_where_the_parent_loses_exit_codes(parent, program)
     assert {told[2], told[5]} <= {"ProcessExitedException 1 255", "ProcessExitedException 1 -9"}  # a handler may come too late
 
 
-def test_output_that_does_not_block_and_is_read_slowly(program):
+def test_output_that_does_not_block_and_is_read_slowly(program: Callable[[str], str]) -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETFL, os.O_NONBLOCK)
     process = subprocess.Popen([*LAUNCH, "-n", "2", "--no-prefix", program("for i in range(5000): print('line', i)")],
@@ -139,7 +144,7 @@ def test_output_that_does_not_block_and_is_read_slowly(program):
     assert process.wait(50) == 0 and sorted(lines) == sorted([f"line {i}\n" for i in range(5000)] * 2)
 
 
-def test_help_on_a_pipe_that_does_not_block_and_is_full():
+def test_help_on_a_pipe_that_does_not_block_and_is_full() -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETFL, os.O_NONBLOCK)
     filled = os.write(writer, bytes(1 << 20))
@@ -147,12 +152,12 @@ def test_help_on_a_pipe_that_does_not_block_and_is_full():
     os.close(writer)
     with open(reader, "rb") as file:
         told = file.read()[filled:]
-    assert (process.wait(50), process.stderr.read()) == (0, "") and told.startswith(b"usage: arraycomm-run")
-    process.stderr.close()
+    assert (process.wait(50), present(process.stderr).read()) == (0, "") and told.startswith(b"usage: arraycomm-run")
+    present(process.stderr).close()
 
 
 @pytest.mark.parametrize("program_text", ["sys.exit(5)", "time.sleep(60)"])
-def test_a_full_pipe_keeps_from_no_signal_and_no_end(program_text, program, tmp_path):
+def test_a_full_pipe_keeps_from_no_signal_and_no_end(program_text: str, program: Callable[[str], str], tmp_path: Path) -> None:
     """Nobody reads: the first ends by itself, and its peer, which would print for ever, with it; the second by the signal."""
     os.mkfifo(tmp_path / "both")  # rank 1 goes on when both have written who they are
     process = start("-n", "2", program(f"""if True:
@@ -168,8 +173,8 @@ def test_a_full_pipe_keeps_from_no_signal_and_no_end(program_text, program, tmp_
     process.send_signal(signal.SIGTERM)
     process.wait(50)
     assert process.returncode == 128 + signal.SIGTERM and gone(pids, 50)
-    process.stdout.close()
-    process.stderr.close()
+    present(process.stdout).close()
+    present(process.stderr).close()
 
 
 MEETS = """
@@ -180,7 +185,7 @@ with arraycomm.init(timeout=60) as group:
 
 
 @pytest.mark.parametrize("closed", ["<&-", "<&- >&-", "<&- 2>&-", "<&- >&- 2>&-"])
-def test_closed_streams(closed, program):
+def test_closed_streams(closed: str, program: Callable[[str], str]) -> None:
     """What the launcher opens next would have their numbers, and be overwritten by the ranks' streams."""
     done = subprocess.run(f"{' '.join(LAUNCH)} -n 2 {program(MEETS)} {closed}", shell=True, capture_output=True, text=True,
                           timeout=60, env=clean_environ(OMP_NUM_THREADS="1"))
@@ -188,7 +193,7 @@ def test_closed_streams(closed, program):
     assert sorted(done.stdout.splitlines()) == ([] if ">&-" in closed.split() else ["[rank 0] 0 2", "[rank 1] 1 2"])
 
 
-def test_output_that_cannot_be_written(program):
+def test_output_that_cannot_be_written(program: Callable[[str], str]) -> None:
     done = subprocess.run(f"{' '.join(LAUNCH)} -n 2 {program(MEETS)} >/dev/full", shell=True, capture_output=True, text=True,
                           timeout=60, env=clean_environ(OMP_NUM_THREADS="1"))
     assert done.returncode == 1
@@ -213,7 +218,7 @@ if __name__ == "__main__":
 """
 
 
-def test_launchers_in_a_rank(program, tmp_path):
+def test_launchers_in_a_rank(program: Callable[[str], str], tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text(MEETS)
     process = start("-n", "2", "--no-prefix", program(NESTED), str(tmp_path / "inner.py"))
     out, err = process.communicate(timeout=100)
@@ -227,13 +232,13 @@ def test_launchers_in_a_rank(program, tmp_path):
     {"PMI_RANK": "5", "PMI_SIZE": "9", "PMI_FD": "77", "MPI_LOCALNRANKS": "9"},
     {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "9", "SLURM_STEP_NODELIST": "n[1-9]", "SLURM_JOB_ID": "1"},
 ])
-def test_other_launchers_variables(around, program):
+def test_other_launchers_variables(around: dict[str, str], program: Callable[[str], str]) -> None:
     process = start("-n", "2", "--no-prefix", program(MEETS), environ=clean_environ(**around))
     out, err = process.communicate(timeout=100)
     assert process.returncode == 0 and sorted(out.splitlines()) == ["0 2", "1 2"], err
 
 
-def test_a_launcher_in_a_thread(program, tmp_path):
+def test_a_launcher_in_a_thread(program: Callable[[str], str], tmp_path: Path) -> None:
     """As a notebook or a test runner may have it: Python has signals in the main thread alone."""
     (tmp_path / "rank.py").write_text("import os, sys; sys.exit(3 * int(os.environ['RANK']))")
     done = subprocess.run([sys.executable, program("""if True:
@@ -258,7 +263,7 @@ def _state(pid: int) -> str:
         return file.read().rpartition(")")[2].split()[0]
 
 
-def test_ctrl_z_stops_the_job_and_fg_continues_it(program, tmp_path):
+def test_ctrl_z_stops_the_job_and_fg_continues_it(program: Callable[[str], str], tmp_path: Path) -> None:
     process = start("-n", "2", program("""if True:
         import os, sys, time
         print('pid', os.getpid(), flush=True)
@@ -282,7 +287,7 @@ def test_ctrl_z_stops_the_job_and_fg_continues_it(program, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["\\x1b[31mred \\x1b[?1049h\\x1b[?25l", "\\x1b]0;title that does not end", "plain"])
-def test_a_terminal_is_as_before_at_the_end(text, program):
+def test_a_terminal_is_as_before_at_the_end(text: str, program: Callable[[str], str]) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen([*LAUNCH, program(f"print('{text}')")], stdout=theirs, stderr=subprocess.DEVNULL,
                                env=clean_environ())

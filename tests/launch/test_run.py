@@ -11,16 +11,20 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import arraycomm
+from tests.present import present
 
 LAUNCH = [sys.executable, "-m", "arraycomm.launch"]
 
 
 @pytest.fixture
-def script(tmp_path):
+def script(tmp_path: Path) -> Callable[[str], str]:
     def write(body: str) -> str:
         path = tmp_path / "ranks.py"
         path.write_text("import os, signal, subprocess, sys, time\nrank = int(os.environ['RANK'])\n"
@@ -36,12 +40,12 @@ def clean_environ(**more: str) -> dict[str, str]:
     return {**environ, **more}
 
 
-def launch(*arguments: str, timeout: float = 100, environ: dict[str, str] | None = None):
+def launch(*arguments: str, timeout: float = 100, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*LAUNCH, *arguments], capture_output=True, text=True, timeout=timeout,
                           env=environ or clean_environ())
 
 
-def start(*arguments: str, environ: dict[str, str] | None = None, **settings):
+def start(*arguments: str, environ: dict[str, str] | None = None, **settings: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([*LAUNCH, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             env=environ or clean_environ(), **settings)
 
@@ -63,22 +67,22 @@ def gone(pids: list[int], seconds: float = 2.0) -> bool:
     return False
 
 
-def read_pids(process, count: int) -> list[int]:
+def read_pids(process: subprocess.Popen[str], count: int) -> list[int]:
     """From lines 'pid N' on its output."""
     pids: list[int] = []
     limit = threading.Timer(60, process.kill)
     limit.start()
     try:
         while len(pids) < count:
-            line = process.stdout.readline()
-            assert line, process.stderr.read()
+            line = present(process.stdout).readline()
+            assert line, present(process.stderr).read()
             pids += [int(number) for number in re.findall(r"pid (\d+)", line)]
     finally:
         limit.cancel()
     return pids
 
 
-def test_environment_of_the_ranks(script):
+def test_environment_of_the_ranks(script: Callable[[str], str]) -> None:
     names = ("WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK MASTER_ADDR ARRAYCOMM_STORE OMP_NUM_THREADS")
     shown = f"[os.environ[n].partition('@')[0] for n in {names.split()!r}]"
     done = launch("-n", "3", script(f"print({shown}, sys.argv[1:])"), "--a", "b")
@@ -88,25 +92,25 @@ def test_environment_of_the_ranks(script):
     assert "OMP_NUM_THREADS=1" in done.stderr
 
 
-def test_omp_setting_of_the_user_stays(script):
+def test_omp_setting_of_the_user_stays(script: Callable[[str], str]) -> None:
     body = script("print(os.environ['OMP_NUM_THREADS'])")
     done = launch("--nproc_per_node=2", body, environ=clean_environ(OMP_NUM_THREADS="7"))
     assert done.stdout.count("7") == 2 and "OMP" not in done.stderr
 
 
-def test_module_and_underscores(tmp_path):
+def test_module_and_underscores(tmp_path: Path) -> None:
     (tmp_path / "some_module.py").write_text("import sys, os; print(os.environ['RANK'], sys.argv[1])")
     done = launch("--nproc_per_node", "2", "--no-prefix", "-m", "some_module", "x",
                   environ=clean_environ(PYTHONPATH=f"{os.environ.get('PYTHONPATH', '')}:{tmp_path}"))
     assert sorted(done.stdout.splitlines()) == ["0 x", "1 x"]
 
 
-def test_other_programs():
+def test_other_programs() -> None:
     done = launch("--no-python", "sh", "-c", "echo $RANK; exit 4")
     assert (done.stdout, done.returncode) == ("[rank 0] 0\n", 4)
 
 
-def test_secret_is_in_a_sealed_descriptor_and_nowhere_else(script):
+def test_secret_is_in_a_sealed_descriptor_and_nowhere_else(script: Callable[[str], str]) -> None:
     done = launch("--nproc-per-node", "2", "--no-prefix", script("""
         import fcntl
         descriptor = int(os.environ['ARRAYCOMM_SECRET_FD'])
@@ -123,7 +127,7 @@ def test_secret_is_in_a_sealed_descriptor_and_nowhere_else(script):
     assert len(set(done.stdout.split())) == 1
 
 
-def test_lines_are_whole_prefixed_and_kept_in_order(script):
+def test_lines_are_whole_prefixed_and_kept_in_order(script: Callable[[str], str]) -> None:
     done = launch("--nproc-per-node", "4", script("""
         for i in range(200):
             sys.stdout.write('line ')
@@ -137,13 +141,13 @@ def test_lines_are_whole_prefixed_and_kept_in_order(script):
         assert f"[rank {rank}] no end\n" in done.stderr
 
 
-def test_log_dir(script, tmp_path):
+def test_log_dir(script: Callable[[str], str], tmp_path: Path) -> None:
     done = launch("--nproc-per-node", "2", "--log-dir", str(tmp_path / "logs"), script("print('hello', rank)"))
     assert done.returncode == 0
     assert (tmp_path / "logs" / "rank-1.log").read_text() == "hello 1\n"
 
 
-def test_logs_of_earlier_runs_and_what_links_lead_to_stay(script, tmp_path):
+def test_logs_of_earlier_runs_and_what_links_lead_to_stay(script: Callable[[str], str], tmp_path: Path) -> None:
     body, victim = script("print(sys.argv[1], rank)"), tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / "logs{}").mkdir()
@@ -159,20 +163,20 @@ def test_logs_of_earlier_runs_and_what_links_lead_to_stay(script, tmp_path):
 
 @pytest.mark.parametrize("module", ["arraycomm.launch", "arraycomm.info", "arraycomm.trace", "arraycomm.bench",
                                     "arraycomm.distributed.launch"])
-def test_every_command_tells_its_version(module):
+def test_every_command_tells_its_version(module: str) -> None:
     done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (0, f"arraycomm {arraycomm.__version__}\n"), done.stderr
 
 
 @pytest.mark.parametrize("options", [["-np", "2"], ["-n2"], ["-n=2"], ["--nproc_per_node=2", "--standalone"], ["-n", "auto"],
                                      ["-n", "cpu"]])
-def test_spellings_of_other_launchers(script, options):
+def test_spellings_of_other_launchers(script: Callable[[str], str], options: list[str]) -> None:
     wanted = len(os.sched_getaffinity(0)) if options[1:] and options[1] in ("auto", "cpu") else 2
     done = launch(*options, "--no-prefix", script("print(os.environ['WORLD_SIZE'])"))
     assert done.stdout.split() == [str(wanted)] * wanted, done.stderr
 
 
-def test_a_log_that_cannot_be_written_ends_alone(script, tmp_path):
+def test_a_log_that_cannot_be_written_ends_alone(script: Callable[[str], str], tmp_path: Path) -> None:
     process = start("--log-dir", str(tmp_path), script("for i in range(40): print('line', i)"),
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
     out, err = process.communicate(timeout=30)
@@ -181,14 +185,14 @@ def test_a_log_that_cannot_be_written_ends_alone(script, tmp_path):
     assert (tmp_path / "rank-0.log").read_text() == "".join(f"line {i}\n" for i in range(40))[:100]
 
 
-def test_a_log_of_both_streams_ends_once(script, tmp_path):
+def test_a_log_of_both_streams_ends_once(script: Callable[[str], str], tmp_path: Path) -> None:
     body = script("for i in range(40): print('line', i), print('line', i, file=sys.stderr)")
     process = start("--log-dir", str(tmp_path), body, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0 and err.count("ends here") == 1 and err.count("line") == 40, err
 
 
-def test_descriptors_run_out(script):
+def test_descriptors_run_out(script: Callable[[str], str]) -> None:
     process = start("--nproc-per-node", "16", script("time.sleep(60)"),
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
     _, err = process.communicate(timeout=30)
@@ -197,7 +201,7 @@ def test_descriptors_run_out(script):
                                     "several: raise `ulimit -n`")
 
 
-def test_more_ranks_than_descriptors(script):
+def test_more_ranks_than_descriptors(script: Callable[[str], str]) -> None:
     """Said before anything is started."""
     process = start("-n", str(10**9), script(""))
     _, err = process.communicate(timeout=30)
@@ -206,13 +210,13 @@ def test_more_ranks_than_descriptors(script):
         arraycomm.spawn(print, nprocs=10**9)
 
 
-def test_stdin_is_empty(script):
+def test_stdin_is_empty(script: Callable[[str], str]) -> None:
     done = subprocess.run([*LAUNCH, script("print(repr(sys.stdin.read()))")], input="text", capture_output=True,
                           text=True, timeout=30, env=clean_environ())
     assert done.stdout == "[rank 0] ''\n"
 
 
-def test_first_failure_is_shown_last_and_passed_on(script):
+def test_first_failure_is_shown_last_and_passed_on(script: Callable[[str], str]) -> None:
     done = launch("--nproc-per-node", "3", script("""
         if rank == 1:
             print('noise', file=sys.stderr)
@@ -230,7 +234,7 @@ def test_first_failure_is_shown_last_and_passed_on(script):
     assert rest.splitlines()[-1] == "KeyError: 'the reason'" and "noise" in rest
 
 
-def test_a_killed_rank(script):
+def test_a_killed_rank(script: Callable[[str], str]) -> None:
     done = launch("--nproc-per-node", "2", script("""
         if rank == 0: os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)
@@ -239,7 +243,7 @@ def test_a_killed_rank(script):
     assert re.search(r"arraycomm-run: rank 0 \(pid \d+ on \S+\) was killed by SIGKILL$", done.stderr.strip())
 
 
-def test_survivors_keep_going(script):
+def test_survivors_keep_going(script: Callable[[str], str]) -> None:
     # The kill comes long before the others' end, which SIGTERM would bring 0.3 s after it without the option.
     survive = script("""
         if rank == 1: os.kill(os.getpid(), signal.SIGKILL)
@@ -259,7 +263,7 @@ def test_survivors_keep_going(script):
 
 @pytest.mark.parametrize(("end", "how"), [("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL"),
                                           ("sys.exit(0)", "exited with code 0")])
-def test_a_rank_that_ended_before_it_came_is_not_waited_for(script, end, how):
+def test_a_rank_that_ended_before_it_came_is_not_waited_for(script: Callable[[str], str], end: str, how: str) -> None:
     done = launch("--keep-going", "--nproc-per-node", "3", "--no-prefix", script(f"""
         if rank == 1: {end}
         import arraycomm
@@ -271,7 +275,7 @@ def test_a_rank_that_ended_before_it_came_is_not_waited_for(script, end, how):
     assert done.stdout.splitlines() == [f"(1,) {how} before it joined"] * 2, done.stderr
 
 
-def test_the_cause_is_blamed_and_not_those_it_took_along(script):
+def test_the_cause_is_blamed_and_not_those_it_took_along(script: Callable[[str], str]) -> None:
     done = launch("--nproc-per-node", "3", script("""
         if rank == 2:
             time.sleep(0.15)
@@ -284,7 +288,7 @@ def test_the_cause_is_blamed_and_not_those_it_took_along(script):
     assert "arraycomm-run: rank 2 " in done.stderr.splitlines()[-2]
 
 
-def test_the_cause_is_blamed_where_it_takes_its_time_to_end(script):
+def test_the_cause_is_blamed_where_it_takes_its_time_to_end(script: Callable[[str], str]) -> None:
     """Longer than others are given, once one has failed that blames nobody; and those that hang are ended all the same."""
     done = launch("--nproc-per-node", "3", script("""
         if rank == 2:
@@ -299,7 +303,7 @@ def test_the_cause_is_blamed_where_it_takes_its_time_to_end(script):
     assert "arraycomm-run: rank 2 " in done.stderr
 
 
-def test_others_are_ended_even_when_they_ignore_sigterm(script, tmp_path):
+def test_others_are_ended_even_when_they_ignore_sigterm(script: Callable[[str], str], tmp_path: Path) -> None:
     process = start("--nproc-per-node", "2", script("""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = subprocess.Popen(['sleep', '100'])
@@ -315,7 +319,7 @@ def test_others_are_ended_even_when_they_ignore_sigterm(script, tmp_path):
     assert process.returncode == 5 and gone(pids, 30)
 
 
-def test_kill_of_the_launcher_leaves_no_orphans(script):
+def test_kill_of_the_launcher_leaves_no_orphans(script: Callable[[str], str]) -> None:
     process = start("--nproc-per-node", "3", script("""
         child = subprocess.Popen(['sleep', '100'])
         print('pid', os.getpid(), 'pid', child.pid)
@@ -329,7 +333,7 @@ def test_kill_of_the_launcher_leaves_no_orphans(script):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_are_passed_on(script, number):
+def test_signals_are_passed_on(script: Callable[[str], str], number: signal.Signals) -> None:
     process = start("--nproc-per-node", "2", script("""
         def saved(number, frame):
             print('saved', number)
@@ -347,7 +351,7 @@ def test_signals_are_passed_on(script, number):
     assert gone(pids, 0.5)
 
 
-def test_a_second_signal_kills(script):
+def test_a_second_signal_kills(script: Callable[[str], str]) -> None:
     process = start("--nproc-per-node", "2", script("""
         signal.signal(signal.SIGINT, lambda *_: print('pid', os.getpid()))
         print('pid', os.getpid())
@@ -361,19 +365,19 @@ def test_a_second_signal_kills(script):
     assert process.returncode == 130 and gone(pids, 0.5)
 
 
-def test_nobody_reads_the_output(script):
+def test_nobody_reads_the_output(script: Callable[[str], str]) -> None:
     process = start("--nproc-per-node", "2", script("""
         print('pid', os.getpid())
         while True: print('x' * 1000)
         """))
     pids = read_pids(process, 2)
-    process.stdout.close()
+    present(process.stdout).close()
     process.wait(timeout=20)
     assert process.returncode == 128 + signal.SIGPIPE and gone(pids, 0.5)
-    process.stderr.close()
+    present(process.stderr).close()
 
 
-def test_two_launches_at_once(script):
+def test_two_launches_at_once(script: Callable[[str], str]) -> None:
     body = script("print(os.environ['MASTER_PORT']); time.sleep(1)")
     both = [start("--nproc-per-node", "2", "--no-prefix", body) for _ in range(2)]
     ports = [set(process.communicate(timeout=30)[0].split()) for process in both]
@@ -395,7 +399,7 @@ def test_two_launches_at_once(script):
     (["--no-python", "no-such-program"], "there is no program"),
     (["--nnodes", "2", "--master-addr", "127.0.0.1", __file__], "ARRAYCOMM_SECRET_FILE"),
 ])
-def test_wrong_use(arguments, message):
+def test_wrong_use(arguments: list[str], message: str) -> None:
     done = launch(*arguments)
     assert done.returncode in (1, 2) and message in done.stderr, done.stderr
 
@@ -403,7 +407,7 @@ def test_wrong_use(arguments, message):
 @pytest.mark.skipif(subprocess.run(["unshare", "-rn", "ip", "link"], capture_output=True, check=False).returncode != 0,
                     reason="needs network namespaces and iproute2")
 @pytest.mark.parametrize("addresses", ["::1", "none"])
-def test_a_host_without_127_0_0_1(script, addresses):
+def test_a_host_without_127_0_0_1(script: Callable[[str], str], addresses: str) -> None:
     """Ranks meet on ::1 where there is only that; where loopback has no address at all, the error says so."""
     path = script("""
         import arraycomm, numpy

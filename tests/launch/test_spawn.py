@@ -12,6 +12,7 @@ import time
 import zipapp
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -24,7 +25,8 @@ from tests.ports import free_port
 
 from .test_run import clean_environ, gone, read_pids
 
-METHODS = ["spawn", "forkserver", "fork"]
+Method = Literal["spawn", "forkserver", "fork"]
+METHODS: list[Method] = ["spawn", "forkserver", "fork"]
 
 
 def write_place(rank: int, folder: str) -> None:
@@ -38,7 +40,7 @@ def write_place(rank: int, folder: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_children_know_their_place(method, tmp_path):
+def test_children_know_their_place(method: Method, tmp_path: Path) -> None:
     assert spawn(write_place, (str(tmp_path),), nprocs=3, start_method=method) == [None] * 3
     rows = [tmp_path.joinpath(str(rank)).read_text().split() for rank in range(3)]
     assert [row[:5] for row in rows] == [[str(r), "3", str(r), "3", "127.0.0.1"] for r in range(3)]
@@ -48,7 +50,7 @@ def test_children_know_their_place(method, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["-c", "-"])
-def test_a_program_without_a_file(how, tmp_path):
+def test_a_program_without_a_file(how: str, tmp_path: Path) -> None:
     program = "import arraycomm\ndef work(rank): open(str(rank), 'w')\narraycomm.spawn(work, nprocs=2{})"
     for method, code in (("", 1), (", start_method='fork'", 0)):
         text = program.format(method)
@@ -85,7 +87,7 @@ def fail(rank: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_exception_comes_back_with_its_traceback(method):
+def test_an_exception_comes_back_with_its_traceback(method: Method) -> None:
     with pytest.raises(ProcessRaisedException, match=r"rank 1 \(pid \d+\) raised ValueError: the reason") as caught:
         spawn(fail, ("raise",), nprocs=2, start_method=method)
     assert "in fail" in str(caught.value) and caught.value.rank == 1
@@ -93,7 +95,7 @@ def test_an_exception_comes_back_with_its_traceback(method):
 
 
 @pytest.mark.parametrize("how", ["unpicklable", "long"])
-def test_exceptions_that_travel_badly(how):
+def test_exceptions_that_travel_badly(how: str) -> None:
     with pytest.raises(ProcessRaisedException, match=r"raised (.*Odd: 1 and 2|ValueError: xxx)"):
         spawn(fail, (how,), nprocs=2, start_method="fork")
 
@@ -101,7 +103,7 @@ def test_exceptions_that_travel_badly(how):
 @pytest.mark.parametrize(("how", "text", "code", "name"), [
     ("exit", "exited with code 3", 3, None), ("hard", "exited with code 4", 4, None),
     ("interrupt", "exited with code 130", 130, None), ("kill", "was killed by SIGKILL", -9, "SIGKILL")])
-def test_ends_without_an_exception(how, text, code, name, capfd):
+def test_ends_without_an_exception(how: str, text: str, code: int, name: str | None, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ProcessExitedException, match=rf"rank 1 \(pid \d+\) {text}") as caught:
         spawn(fail, (how,), nprocs=2, start_method="fork")
     assert (caught.value.exit_code, caught.value.signal_name) == (code, name)
@@ -115,7 +117,7 @@ def lose(rank: int) -> None:
     raise ZeroDivisionError
 
 
-def test_the_cause_is_raised_and_not_what_it_took_along():
+def test_the_cause_is_raised_and_not_what_it_took_along() -> None:
     with pytest.raises(ProcessRaisedException, match="rank 1 .* raised ZeroDivisionError"):
         spawn(lose, nprocs=2, start_method="fork")
 
@@ -124,7 +126,7 @@ def nap(rank: int, gate: int) -> None:
     os.read(gate, 1)
 
 
-def test_context_join_and_pids():
+def test_context_join_and_pids() -> None:
     gate, opener = os.pipe()
     context = spawn(nap, (gate,), nprocs=2, join=False, start_method="fork")
     assert isinstance(context, SpawnContext)
@@ -136,7 +138,7 @@ def test_context_join_and_pids():
     os.close(opener)
 
 
-def test_close_ends_the_children():
+def test_close_ends_the_children() -> None:
     context = spawn(fail, ("sleep",), nprocs=2, join=False, start_method="fork")
     assert isinstance(context, SpawnContext)
     pids = context.pids()
@@ -160,7 +162,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_no_orphans_when_the_parent_is_killed(method, tmp_path):
+def test_no_orphans_when_the_parent_is_killed(method: Method, tmp_path: Path) -> None:
     path = tmp_path / "parent.py"
     path.write_text(PARENT.format(tests=str(tmp_path), method=method))
     process = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -172,7 +174,7 @@ def test_no_orphans_when_the_parent_is_killed(method, tmp_path):
     process.communicate()
 
 
-def test_nothing_stays_behind():
+def test_nothing_stays_behind() -> None:
     spawn(quick, nprocs=2, start_method="spawn")  # what is made once: multiprocessing's resource tracker
     before = set(os.listdir("/proc/self/fd")), threading.active_count()
     spawn(quick, nprocs=2, start_method="spawn")
@@ -185,7 +187,7 @@ def in_another() -> Callable[[int], None]:
     return inner
 
 
-def test_a_program_without_a_guard(tmp_path):
+def test_a_program_without_a_guard(tmp_path: Path) -> None:
     """Each rank that imports it says what is missing."""
     program = tmp_path / "program.py"
     program.write_text("import arraycomm\ndef work(rank): pass\narraycomm.spawn(work, nprocs=2)\n")
@@ -231,7 +233,7 @@ def quick(rank: int) -> None:
     ((quick, (), True), ValueError, "whole number"), ((quick, "ab"), TypeError, r"args is a tuple .*, got str; .* args=.x,."),
     ((quick, 5), TypeError, "got int"), ((lambda rank: None,), ValueError, "cannot run '<lambda>' in new processes"),
     ((in_another(),), ValueError, "cannot run 'in_another.<locals>.inner'")])
-def test_wrong_use(arguments, error, message):
+def test_wrong_use(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         spawn(*arguments)
     with pytest.raises(ValueError, match="spoon"):
@@ -245,12 +247,12 @@ def give(rank: int, size: int) -> object:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_results_come_in_the_order_of_the_ranks(method):
+def test_results_come_in_the_order_of_the_ranks(method: Method) -> None:
     """Longer than a pipe holds, which a rank that nobody hears would wait at for ever."""
     assert spawn(give, (1 << 20,), nprocs=3, start_method=method) == [(0, bytes(1 << 20)), None, (2, bytes(1 << 20))]
 
 
-def test_results_of_a_context():
+def test_results_of_a_context() -> None:
     context = spawn(give, (10,), nprocs=2, join=False, start_method="fork")
     assert isinstance(context, SpawnContext)
     with pytest.raises(RuntimeError, match="after a join"):
@@ -262,7 +264,7 @@ def test_results_of_a_context():
 
 
 class Local:
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
         return _only_there, (os.getpid(),)
 
 
@@ -274,7 +276,7 @@ def _only_there(pid: int) -> None:
 @pytest.mark.parametrize(("function", "text"), [
     (lambda rank: threading.Lock(), "rank 0 .*TypeError: spawn returns .* and this rank's lock cannot"),
     (lambda rank: Local(), "the result of rank 0 cannot be read here: not here")])
-def test_results_that_cannot_travel(function, text):
+def test_results_that_cannot_travel(function: Callable[[int], object], text: str) -> None:
     with pytest.raises(DistError, match=text):
         spawn(function, nprocs=1, start_method="fork")
 
@@ -299,7 +301,7 @@ MAINS = {"package": (["-m", "package"], "package/__main__.py"), "inner package":
 
 
 @pytest.mark.parametrize("kind", MAINS)
-def test_functions_of_all_kinds_of_programs(kind, tmp_path):
+def test_functions_of_all_kinds_of_programs(kind: str, tmp_path: Path) -> None:
     arguments, path = MAINS[kind]
     file = tmp_path / path
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -314,7 +316,7 @@ def test_functions_of_all_kinds_of_programs(kind, tmp_path):
     assert (done.returncode, done.stdout) == (0, "[7, 8]\n" * 3), done.stderr
 
 
-def test_a_package_that_starts_ranks_when_it_is_imported(tmp_path):
+def test_a_package_that_starts_ranks_when_it_is_imported(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__main__.py").write_text("import arraycomm\ndef work(rank): pass\narraycomm.spawn(work, nprocs=2)")
     done = subprocess.run([sys.executable, "-m", "package"], capture_output=True, text=True, timeout=100, cwd=tmp_path,

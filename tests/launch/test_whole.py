@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ BODY = """
     """
 
 
-def test_a_group_under_two_launchers_at_once(script):
+def test_a_group_under_two_launchers_at_once(script: Callable[[str], str]) -> None:
     both = [start("--nproc-per-node", "3", script(BODY)) for _ in range(2)]
     for process in both:
         out, err = process.communicate(timeout=60)
@@ -40,14 +41,14 @@ def test_a_group_under_two_launchers_at_once(script):
 
 @pytest.mark.parametrize(("how", "code", "end", "last"), [
     ("raise", 1, "exited with code 1", "ValueError: the cause"), ("kill", 137, "was killed by SIGKILL", None)])
-def test_the_launcher_blames_the_cause(script, how, code, end, last):
+def test_the_launcher_blames_the_cause(script: Callable[[str], str], how: str, code: int, end: str, last: str | None) -> None:
     done = launch("--nproc-per-node", "4", script(BODY), how, timeout=60)
     headline = re.findall(r"arraycomm-run: (rank \d+) \(.*?\) (.*)", done.stderr)[-1]
     assert done.returncode == code and headline[0] == "rank 1" and headline[1].startswith(end), done.stderr
     assert last is None or done.stderr.splitlines()[-1] == last
 
 
-def test_a_program_that_meets_elsewhere(script):
+def test_a_program_that_meets_elsewhere(script: Callable[[str], str]) -> None:
     """Its rank 0 serves the store there, though the launcher has told torch's programs to join one."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -67,7 +68,7 @@ def collective(rank: int, how: str) -> None:
                 os._exit(9)
 
 
-def test_spawn_raises_the_cause():
+def test_spawn_raises_the_cause() -> None:
     with pytest.raises(ProcessRaisedException, match="rank 1 .*raised ValueError: the cause"):
         arraycomm.spawn(collective, ("raise",), nprocs=3)
     with pytest.raises(ProcessExitedException, match="rank 1 .*exited with code 9"):
@@ -88,7 +89,7 @@ def meet_by_torch(rank: int, port: int) -> None:
         store.set("rank 1 has read", "yes")
 
 
-def test_torch_meets_where_a_spawned_function_says():
+def test_torch_meets_where_a_spawned_function_says() -> None:
     """Told to join the store of spawn(), its rank 0 served nothing there."""
     pytest.importorskip("torch")  # here, for both ranks
     arraycomm.spawn(meet_by_torch, (free_port(),), nprocs=2, start_method="fork")

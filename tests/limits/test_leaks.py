@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def _files(job: Job, folder: Path) -> set[str]:
     return {str(path) for path in folder.rglob("*")} | {name for name in os.listdir("/dev/shm") if ours.search(name)}
 
 
-def _unchanged(job: Job, task: str, **parameters: object) -> None:
+def _unchanged(job: Job, task: str, **parameters: Any) -> None:
     before = job.call("held")
     job.call(task, **parameters, limit=120)
     for rank, (holdings, memory) in job.call("held").items():

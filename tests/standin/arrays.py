@@ -32,7 +32,7 @@ _CODES = {np.dtype(ml_dtypes.bfloat16): 4, np.dtype(ml_dtypes.float8_e3m4): 7, n
           np.dtype(ml_dtypes.float8_e4m3b11fnuz): 9, np.dtype(ml_dtypes.float8_e4m3fn): 10,
           np.dtype(ml_dtypes.float8_e4m3fnuz): 11, np.dtype(ml_dtypes.float8_e5m2): 12,
           np.dtype(ml_dtypes.float8_e5m2fnuz): 13, np.dtype(ml_dtypes.float8_e8m0fnu): 14}
-_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_DTYPES: dict[int, np.dtype[Any]] = {code: dtype for dtype, code in _CODES.items()}
 _LETTERS = {0: "i", 1: "u", 2: "f", 5: "c"}
 
 
@@ -169,7 +169,7 @@ class Array:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return int(np.prod(self.shape, dtype=np.int64)) * int(self.dtype.itemsize)
 
     def _seen(self) -> np.ndarray[Any, Any]:
         """The bytes as the device has them now, in the array's shape."""
@@ -180,7 +180,8 @@ class Array:
         if reached:
             raw = (ctypes.c_char * (size if self.strides is None else size + self.dtype.itemsize - 1)).from_address(reached)
             raw.keeps = self  # a capsule of it keeps the memory
-        return np.ndarray(self.shape, self.dtype, raw, strides=self.strides)
+        seen: np.ndarray[Any, Any] = np.ndarray(self.shape, self.dtype, raw, strides=self.strides)
+        return seen
 
     def fill(self, values: Any) -> Array:
         """Writes the values, later, on the current stream."""
@@ -195,7 +196,7 @@ class Array:
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values, when what is enqueued on the current stream has ended; other streams are not waited for."""
         cuda().call("cudaStreamSynchronize", current_stream(self.ordinal))
-        return self._seen().copy()
+        return np.array(self._seen(), copy=True)
 
     def __getitem__(self, key: Any) -> Array:
         keys = key if isinstance(key, tuple) else (key,)

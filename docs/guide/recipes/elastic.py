@@ -11,17 +11,17 @@ STEPS, EVERY = 100, 10
 CHECKPOINT = Path("checkpoint.npz")
 
 with arraycomm.init() as group:
-    state = {"step": 0, "weights": np.zeros(4)}
+    begin, weights = 0, np.zeros(4)
     if group.rank == 0 and CHECKPOINT.exists():
         with np.load(CHECKPOINT) as file:
-            state = {"step": int(file["step"]), "weights": file["weights"]}
-    state = group.broadcast_object(state)                  # all ranks begin where the checkpoint ends
-    print(f"begins at step {state['step']} of {STEPS}")
-    for step in range(state["step"], STEPS):
+            begin, weights = int(file["step"]), file["weights"]
+    begin, weights = group.broadcast_object((begin, weights))  # all ranks begin where the checkpoint ends
+    print(f"begins at step {begin} of {STEPS}")
+    for step in range(begin, STEPS):
         batch = np.random.default_rng((step, group.rank)).normal(1, 1, 4)
-        state["weights"] += 0.1 * (group.all_reduce(batch, "avg") - state["weights"])
+        weights += 0.1 * (group.all_reduce(batch, "avg") - weights)
         if group.rank == 0 and (step + 1) % EVERY == 0:
             with open("checkpoint.new", "wb") as file:
-                np.savez(file, step=step + 1, weights=state["weights"])
+                np.savez(file, step=step + 1, weights=weights)
             os.replace("checkpoint.new", CHECKPOINT)       # whole, or not there
-    print(f"has ended with {state['weights']}")
+    print(f"has ended with {weights}")

@@ -22,7 +22,7 @@ if api == "torch":
 else:
     if api == "facade":
         import torch  # the futures are torch's then
-    import arraycomm.distributed as dist  # type: ignore[no-redef]
+    import arraycomm.distributed as dist
 
 
 def begin(rank: int) -> None:

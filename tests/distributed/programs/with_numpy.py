@@ -95,7 +95,7 @@ def mesh(rank, size):
 
 
 def objects(rank, size):
-    output = [None] * size
+    output: list = [None] * size
     dist.all_gather_object(output, {"rank": rank, "list": [1, 2.5, "x"], "array": np.full(2, rank)})
     assert [found["rank"] for found in output] == list(range(size)) and output[3]["array"].tolist() == [3, 3]
     chosen = [("a", rank), None] if rank == 2 else [None, None]

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-from jax import lax
+from jax import lax, shard_map
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from tests.frameworks.jax.unchanged import NamedSharding, P, mesh, shard_map, values
+from tests.frameworks.jax.unchanged import mesh, values
 
 LENGTH = 70000
 # XLA itself cuts the operand of all_to_all into pieces

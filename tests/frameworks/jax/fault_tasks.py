@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -128,14 +129,17 @@ def many(context: Context, way: str) -> float:
 def wrong_calls(context: Context) -> list[str]:
     """Refused when the program is traced."""
     group, said = context.world, []
+    pairs: Any = [(0,)]
+    numbers: Any = [5]
+    other: Any = SimpleNamespace(core=group)
     calls = [lambda x: comm.all_reduce(x, "median", group=group), lambda x: comm.all_reduce(x, jnp.matmul, group=group),
              lambda x: comm.all_reduce(x, "minloc", group=group), lambda x: comm.all_reduce(x, "bor", group=group),
              lambda x: comm.reduce_scatter(x, group=group), lambda x: comm.broadcast(x, 7, group=group),
              lambda x: comm.all_reduce(x.astype(jnp.int4), group=group),
-             lambda x: comm.permute(x, [(0, 1), (0, 0)], group=group), lambda x: comm.permute(x, [(0,)], group=group),
-             lambda x: comm.permute(x, [5], group=group),  # type: ignore[list-item]
+             lambda x: comm.permute(x, [(0, 1), (0, 0)], group=group), lambda x: comm.permute(x, pairs, group=group),
+             lambda x: comm.permute(x, numbers, group=group),
              lambda x: comm.all_gather(x, form="list", group=group),
-             lambda x: comm.broadcast(x, group=SimpleNamespace(core=group))]
+             lambda x: comm.broadcast(x, group=other)]
     for call in calls:
         for way in (jax.jit, comm.jit, lambda f: f):
             try:

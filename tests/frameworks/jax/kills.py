@@ -34,9 +34,11 @@ def outside(how: str) -> None:
 def rank(how: str) -> None:
     """Sums and permutations until something is wrong."""
     import jax
-    from jax import lax
+    from jax import lax, shard_map
+    from jax.sharding import NamedSharding
+    from jax.sharding import PartitionSpec as P
 
-    from tests.frameworks.jax.unchanged import NamedSharding, P, mesh, shard_map, values
+    from tests.frameworks.jax.unchanged import mesh, values
 
     jax.distributed.initialize()
     over, rows = mesh(), values(3000, "float32", jax.device_count())

@@ -51,7 +51,9 @@ class Maker:
         return make()
 
     def all_reduce(self) -> Step:
-        op, factor = self.random.choice([("sum", 1.0), ("avg", 1 / self.n), (arraycomm.premul_sum(0.25), 0.25)])
+        ways: list[tuple[str | arraycomm.ReduceOp, float]] = [
+            ("sum", 1.0), ("avg", 1 / self.n), (arraycomm.premul_sum(0.25), 0.25)]
+        op, factor = self.random.choice(ways)
         return Step(f"all_reduce {op}", lambda x, k: comm.all_reduce(x, op, group=self.group),
                     lambda xs, k, xp: xp.broadcast_to(xs.sum(0) * factor, xs.shape))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -33,12 +34,13 @@ def _everyone(context: Context, dtype: str = "float32") -> list[np.ndarray]:
 def _expected(context: Context) -> dict[str, np.ndarray]:
     """By NumPy, from all ranks' contributions."""
     rank, size, all_x = context.rank, context.size, _everyone(context)
-    part, total = ROWS // size, sum(all_x)
+    part = ROWS // size
+    total: np.ndarray = reduce(np.add, all_x)
     return {
         "all_reduce": total,
         "all_reduce max": np.max(all_x, axis=0),
         "all_reduce avg": total / np.float32(size),
-        "scan": sum(all_x[: rank + 1]),
+        "scan": reduce(np.add, all_x[: rank + 1]),
         "exscan max": np.max(all_x[:rank], axis=0) if rank else np.full_like(total, -np.inf),
         "all_gather": np.concatenate(all_x),
         "all_gather stack": np.stack(all_x),
@@ -54,6 +56,7 @@ def _expected(context: Context) -> dict[str, np.ndarray]:
 
 def _all_operations(context: Context, x: Any) -> dict[str, Any]:
     group, size = context.group, context.size
+    pairs: Any = zip(range(size), [*range(1, size), 0], strict=True)
     found = {
         "all_reduce": comm.all_reduce(x, group=group),
         "all_reduce max": comm.all_reduce(x, "max", group=group),
@@ -66,7 +69,7 @@ def _all_operations(context: Context, x: Any) -> dict[str, Any]:
         "all_to_all": comm.all_to_all(x, group=group),
         "broadcast": comm.broadcast(x, size - 1, group=group),
         "reduce": comm.reduce(x, 1, group=group),
-        "permute": comm.permute(x, zip(range(size), [*range(1, size), 0], strict=True), group=group),
+        "permute": comm.permute(x, pairs, group=group),
         "permute some": comm.permute(x, [(0, 1)], group=group),
         "recv": comm.recv(0, tag=3, group=group, like=x) if context.rank == 1 else x,
     }
@@ -206,8 +209,8 @@ def mapped(context: Context) -> None:
             found = jax.vmap(function, in_axes=dim)(x)
             context.check(np.array_equal(found, want), f"vmap of {name} over {dim}")
         found = comm.jit(jax.vmap(jax.vmap(function)))(x[:2])
-        want = [[np.asarray(function(row)) for row in rows] for rows in x[:2]]
-        context.check(np.array_equal(found, want), f"twice, in jit: {name}")
+        rows_of_rows = [[np.asarray(function(row)) for row in rows] for rows in x[:2]]
+        context.check(np.array_equal(found, rows_of_rows), f"twice, in jit: {name}")
     rows = jnp.asarray(contribution(context.rank))
     if context.rank == 0:
         jax.vmap(lambda row: comm.send(row, 1, group=group), in_axes=1)(rows)
@@ -222,7 +225,8 @@ def sharded(context: Context) -> None:
     spec = PartitionSpec("devices")
 
     def mapped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec)
+        program: Callable[[Any], Any] = jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec)
+        return program
 
     def reduced(x: Any) -> Any:
         return comm.all_reduce_tree({"a": x, "b": [2 * x]}, "avg", group=context.group, bucket_bytes=64)
@@ -267,7 +271,8 @@ def jit_options(context: Context) -> None:
 def ahead_of_time(context: Context) -> None:
     """A compiled program may be called again and again; JAX would have its second call lack a token."""
     group = context.group
-    for way in (jax.jit, comm.jit):
+    ways: tuple[Callable[..., Any], ...] = (jax.jit, comm.jit)
+    for way in ways:
         program = way(lambda x: comm.all_reduce(x, group=group))
         x = jnp.ones(5)
         compiled = program.lower(x).compile()
@@ -349,22 +354,23 @@ def trees_and_keys(context: Context) -> None:
     """One array a call; keys are moved, and not reduced."""
     group, rank, x = context.group, context.rank, jnp.ones(2)
     keys = [jax.random.split(jax.random.key(r, impl=impl), 2) for impl in ("threefry2x32", "rbg") for r in range(2)]
-    reductions = (comm.all_reduce, comm.reduce, comm.reduce_scatter, comm.scan, comm.exscan)
+    reductions: tuple[Any, ...] = (comm.all_reduce, comm.reduce, comm.reduce_scatter, comm.scan, comm.exscan)
     for way, wrap in WAYS.items():
         for tree in ([x, x], (x,), {"a": x}, [[1.0, 2.0], [1.0]], [1.0, 2.0], Pair(x, x), [keys[0]]):
             for function in (*reductions, comm.all_gather, comm.all_to_all, comm.broadcast):
                 context.raises(f"{way} {function.__name__} of {type(tree).__name__}", TypeError, "one array.*all_reduce_tree",
-                               lambda wrap=wrap, function=function, tree=tree: wrap(lambda t: function(t, group=group))(tree))
+                               partial(wrap(partial(function, group=group)), tree))
         for function in (*reductions, comm.all_reduce_tree):
             context.raises(f"{way} {function.__name__} of keys", TypeError, "random keys can be moved",
-                           lambda wrap=wrap, function=function: wrap(lambda k: function(k, group=group))(keys[0]))
+                           partial(wrap(partial(function, group=group)), keys[0]))
         for first, second in (keys[:2], keys[2:]):
             for name, found, want in _moved_keys(context, wrap, first if rank == 0 else second, first, second):
                 alike = found.dtype == want.dtype and np.array_equal(jax.random.key_data(found), jax.random.key_data(want))
                 context.check(alike, f"{way} {name}: {found}, not {want}")
     for tree in ([x, x], {"a": x}, Pair(x, x)):
-        for function in (group.all_reduce, group.broadcast, lambda t: group.send(t, 0)):
-            context.raises("a tree for a method", TypeError, "all_reduce_tree", lambda f=function, tree=tree: f(tree))
+        method: Callable[[Any], Any]
+        for method in (group.all_reduce, group.broadcast, lambda t: group.send(t, 0)):
+            context.raises("a tree for a method", TypeError, "all_reduce_tree", partial(method, tree))
     context.raises("None", TypeError, "one array", lambda: comm.all_reduce(None, group=group))
     arrived = group.broadcast_object({"keys": [keys[rank], keys[2]]})["keys"]
     context.check(all(np.array_equal(jax.random.key_data(a), jax.random.key_data(b))

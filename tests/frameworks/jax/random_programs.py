@@ -9,38 +9,39 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
 DTYPES = ("int8", "int32", "uint16", "float32", "bfloat16")
-Operation = Callable[[str, list[tuple[int, int]]], tuple[Callable, Callable]]
+Operation = Callable[[str, list[tuple[int, int]]], tuple[Callable[..., Any], Callable[..., Any]]]
 
 
-def _sum(axis: str, pairs: list[tuple[int, int]]) -> tuple[Callable, Callable]:
+def _sum(axis: str, pairs: list[tuple[int, int]]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return lambda row: lax.psum(row, axis), lambda rows, at: rows.sum(0, dtype=rows.dtype)
 
 
-def _max(axis: str, pairs: list[tuple[int, int]]) -> tuple[Callable, Callable]:
+def _max(axis: str, pairs: list[tuple[int, int]]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return lambda row: lax.pmax(row, axis), lambda rows, at: rows.max(0)
 
 
-def _gather(axis: str, pairs: list[tuple[int, int]]) -> tuple[Callable, Callable]:
+def _gather(axis: str, pairs: list[tuple[int, int]]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return lambda row: lax.all_gather(row, axis, tiled=True), lambda rows, at: rows.ravel()
 
 
-def _scatter(axis: str, pairs: list[tuple[int, int]]) -> tuple[Callable, Callable]:
+def _scatter(axis: str, pairs: list[tuple[int, int]]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return (lambda row: lax.psum_scatter(row, axis, tiled=True),
             lambda rows, at: rows.sum(0, dtype=rows.dtype).reshape(len(rows), -1)[at])
 
 
-def _exchange(axis: str, pairs: list[tuple[int, int]]) -> tuple[Callable, Callable]:
+def _exchange(axis: str, pairs: list[tuple[int, int]]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return (lambda row: lax.all_to_all(row, axis, 0, 0, tiled=True),
             lambda rows, at: rows.reshape(len(rows), len(rows), -1)[:, at].ravel())
 
 
-def _permute(axis: str, pairs: list[tuple[int, int]]) -> tuple[Callable, Callable]:
+def _permute(axis: str, pairs: list[tuple[int, int]]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     sources = {to: source for source, to in pairs}
     return (lambda row: lax.ppermute(row, axis, pairs),
             lambda rows, at: rows[sources[at]] if at in sources else np.zeros_like(rows[0]))

@@ -290,7 +290,7 @@ def test_members_that_are_not_found_are_an_error_that_says_what_to_do(library: c
     assert library.MPIABI_Comm_free(ctypes.byref(comm)) == 0 and not comm.value
 
 
-def test_other_functions_of_mpi_say_that_they_are_absent(library: ctypes.CDLL, capfd: pytest.CaptureFixture) -> None:
+def test_other_functions_of_mpi_say_that_they_are_absent(library: ctypes.CDLL, capfd: pytest.CaptureFixture[str]) -> None:
     assert library.MPIABI_Alltoallw()
     assert said(library).startswith("arraycomm has no MPI_Alltoallw")
     assert capfd.readouterr().err.startswith("arraycomm has no MPI_Alltoallw")

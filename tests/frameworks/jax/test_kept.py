@@ -59,5 +59,5 @@ def test_wrong_roots(jit: Callable[..., Any], operation: Callable[..., Any]) -> 
                             (0.0, TypeError), ("0", TypeError)):
             with pytest.raises(error, match="root"):
                 jit(lambda x, root=root: operation(x, root, group=group))(jnp.ones(2))
-        for root in (np.int32(0), None):
-            np.testing.assert_array_equal(jit(lambda x, root=root: operation(x, root, group=group))(jnp.ones(2)), [1, 1])
+        for zero in (np.int32(0), None):
+            np.testing.assert_array_equal(jit(lambda x, zero=zero: operation(x, zero, group=group))(jnp.ones(2)), [1, 1])

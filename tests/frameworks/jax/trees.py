@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,8 @@ import arraycomm.frameworks.jax as comm
 
 from ...conformance.worlds import Context
 
-SHAPES = {"float32": [(3, 5), (), (0, 4), (40, 50), (700,)], "bfloat16": [(301,), (7, 11)], "int32": [(2000,)]}
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "float32": [(3, 5), (), (0, 4), (40, 50), (700,)], "bfloat16": [(301,), (7, 11)], "int32": [(2000,)]}
 
 
 def _tree(rank: int) -> dict[str, list[np.ndarray]]:
@@ -43,7 +45,7 @@ def buckets(context: Context, eager: tuple[int, ...]) -> None:
                 context.check(_bits(found) == first, f"{op}, {way}: other bits with buckets of {bucket_bytes} bytes")
         for name in ("float32", "bfloat16"):
             for i, leaf in enumerate(found[name]):
-                want = sum(tree[name][i].astype(np.float64) for tree in trees) * factor
+                want = np.asarray(sum(tree[name][i].astype(np.float64) for tree in trees) * factor)
                 context.check(leaf.shape == want.shape and leaf.dtype == mine[name][i].dtype, f"{op}: {leaf.shape} {leaf.dtype}")
                 close = np.allclose(np.asarray(leaf, np.float64), want, rtol=0.02 if name == "bfloat16" else 1e-5, atol=1e-5)
                 context.check(close, f"{op} of {name} {leaf.shape}")
@@ -52,6 +54,7 @@ def buckets(context: Context, eager: tuple[int, ...]) -> None:
 
 
 def wrong_calls(context: Context) -> None:
+    size: Any
     for size in (0, -1, 1.5, True):
         try:
             comm.all_reduce_tree({"a": jnp.ones(2)}, group=context.group, bucket_bytes=size)
@@ -62,5 +65,5 @@ def wrong_calls(context: Context) -> None:
     for leaf, text in ((jax.random.key(0), "dtype key<fry>: JAX's random keys can be moved"), ("text", "")):
         tree = {"layers": [jnp.ones(2), leaf]}
         context.raises(f"a leaf {leaf!r}", TypeError, rf"leaf \['layers'\]\[1\] of the tree: .*{text}",
-                       lambda tree=tree: comm.all_reduce_tree(tree, group=context.group))
+                       partial(comm.all_reduce_tree, tree, group=context.group))
     context.check(comm.all_reduce_tree({}, group=context.group) == {}, "an empty tree")

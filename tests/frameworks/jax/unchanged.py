@@ -9,6 +9,8 @@ import json
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 
@@ -45,12 +47,12 @@ def values(length: int, name: str, parts: int) -> np.ndarray:
     return (np.arange(parts * length).reshape(parts, length) % 5 + 1).astype(dtype(name))
 
 
-def apply(fn: Callable, rows: np.ndarray, over: Mesh, axes: object = "x") -> dict[int, np.ndarray]:
+def apply(fn: Callable[..., Any], rows: np.ndarray, over: Mesh, axes: object = "x") -> dict[int, np.ndarray]:
     """fn on each row, on its device; what this process's devices give, by row."""
     return apply_all(fn, [rows], over, axes)[0]
 
 
-def apply_all(fn: Callable, arrays: list[np.ndarray], over: Mesh, axes: object = "x") -> list[dict[int, np.ndarray]]:
+def apply_all(fn: Callable[..., Any], arrays: list[np.ndarray], over: Mesh, axes: object = "x") -> list[dict[int, np.ndarray]]:
     """The same on each of several arrays, in one program."""
     spec = P(axes)
     sharding = NamedSharding(over, spec)
@@ -66,9 +68,9 @@ def same(found: dict[int, np.ndarray], expected: Callable[[int], np.ndarray]) ->
         np.testing.assert_array_equal(value, expected(row))
 
 
-def compare(fn: Callable, arrays: list[np.ndarray], expected: Callable[[np.ndarray, int], np.ndarray]) -> None:
+def compare(fn: Callable[..., Any], arrays: list[np.ndarray], expected: Callable[[np.ndarray, int], np.ndarray]) -> None:
     for rows, found in zip(arrays, apply_all(fn, arrays, mesh()), strict=True):
-        same(found, lambda at, rows=rows: expected(rows, at))
+        same(found, partial(expected, rows))
 
 
 def reductions() -> None:
@@ -125,13 +127,17 @@ def meshes() -> None:
         same(apply(lambda row: lax.psum(row, ("x", "y")), rows, over, ("x", "y")), lambda _: rows.sum(0))
 
 
+def _total(rows: np.ndarray, _: int) -> np.ndarray:
+    return np.asarray(rows.sum(0))
+
+
 def submeshes() -> None:
     """Of which the processes run different programs: here one that only some take part in."""
     first, second, third, fourth = jax.devices()
     for devices in ([first, third], [second, fourth], [fourth, first], [first, second], [third, fourth], [first, second, third]):
         if any(device.process_index == jax.process_index() for device in devices):
             rows = values(3, "float64", len(devices))
-            same(apply(lambda row: lax.psum(row, "x"), rows, mesh(devices=devices)), lambda _, rows=rows: rows.sum(0))
+            same(apply(lambda row: lax.psum(row, "x"), rows, mesh(devices=devices)), partial(_total, rows))
 
 
 def sharded_jit() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 
-def sums() -> tuple:
+def sums() -> tuple[Any, ...]:
     """The compiled sum over all devices, and what it is for: ones."""
     over = Mesh(np.array(jax.devices()), ("x",))
     x = jax.make_array_from_callback((over.size, 4), NamedSharding(over, P("x")), lambda index: np.ones((1, 4), np.float32))

@@ -26,7 +26,7 @@ class Absent(types.ModuleType):
 
 
 faulthandler.dump_traceback_later(60, exit=True)
-sys.modules["torch.distributed"] = torch.distributed = Absent("torch.distributed")  # type: ignore[assignment]
+sys.modules["torch.distributed"] = torch.distributed = Absent("torch.distributed")
 
 from arraycomm.frameworks.torch import autograd, register, sparse  # noqa: E402
 

@@ -50,7 +50,8 @@ def ours(group: Any) -> bool:
 
 def answers(rank: int, size: int, folder: Path) -> list[Any]:
     """What torch tells of groups that a program asks for, by name or not, and what only gloo takes."""
-    world, names = dist.group.WORLD, []
+    names: list[Any] = []
+    world = dist.group.WORLD
     groups = [world, dist.new_group(backend="gloo", timeout=timedelta(days=10000)), dist.new_group([0, 1]),
               dist.new_group([rank], backend="cpu:gloo", use_local_synchronization=True,
                              pg_options=c10d.ProcessGroupGloo._Options()),

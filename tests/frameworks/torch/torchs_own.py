@@ -29,7 +29,7 @@ _ELSEWHERE = re.compile("nccl|cuda" + "|syncbatchnorm|sync_batch_norm|monitored_
                         "accumulate_gradients_no_sync" * (not _AS_GLOO), re.IGNORECASE)
 
 
-class Forked(TestDistBackend, DistributedTest._DistTestBase):  # type: ignore[misc]
+class Forked(TestDistBackend, DistributedTest._DistTestBase):
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()

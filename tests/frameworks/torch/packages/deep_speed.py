@@ -11,7 +11,8 @@ from torch import nn
 
 def main() -> None:
     deepspeed.init_distributed(os.environ["BACKEND"])
-    saved, rank = {}, dist.get_rank()
+    saved: dict = {}
+    rank = dist.get_rank()
     for stage in range(4):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 1))

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 def main() -> None:
     dist.init_process_group(os.environ["BACKEND"])
     mesh, rank = init_device_mesh("cpu", (dist.get_world_size(),)), dist.get_rank()
-    saved = {}
+    saved: dict = {}
     for name, policy in {"float32": MixedPrecisionPolicy(), "bfloat16": MixedPrecisionPolicy(param_dtype=torch.bfloat16),
                          "mixed": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}.items():
         torch.manual_seed(0)

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 def main() -> None:
     dist.init_process_group(os.environ["BACKEND"])
-    rank, saved = dist.get_rank(), {}
+    saved: dict = {}
+    rank = dist.get_rank()
     for clipping, norm in {"flat": 1.0, "per_layer": [1.0] * 4}.items():
         torch.manual_seed(0)
         x = torch.randn(128, 10)
