@@ -41,8 +41,8 @@ typedef struct acomm_group_options {
     const char *algorithms, *tuned, *tuned_symmetric;
 } acomm_group_options;
 /* In the order of ARRAYCOMM_WITHOUT's names (core/base/settings.py): exchange buffers, copies by both sides, roots that run
- * ahead, keeping the core for a partner, and the choice of stores by write time. */
-enum acomm_without { ACOMM_NO_EXCHANGE = 1, ACOMM_NO_SHARE = 2, ACOMM_NO_AHEAD = 4, ACOMM_NO_PARTNERS = 8, ACOMM_NO_PROBE = 16 };
+ * ahead, and the choice of stores by write time. */
+enum acomm_without { ACOMM_NO_EXCHANGE = 1, ACOMM_NO_SHARE = 2, ACOMM_NO_AHEAD = 4, ACOMM_NO_PROBE = 8 };
 
 /* ---- node: one per world and process. Watches the peers from a C thread, over the control connections. ---- */
 /* `size` world ranks, this is `rank`. Silence of `silence` ns on a control connection means unresponsive. */

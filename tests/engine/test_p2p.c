@@ -195,34 +195,6 @@ static void random_traffic_matches_the_model(void)
         })
 }
 
-static void *answer_each_other(void *argument)
-{
-    struct acomm_group *g = argument;
-    char data[100];
-    for (uint32_t i = 0; i < 2000; i++)
-        world_turn(g, i, data, sizeof data, 1 - g->rank);
-    return NULL;
-}
-
-/* As with more ranks than cores: who waits for a peer that has a core keeps its own. */
-static void answers_without_a_yield(void)
-{
-    cpu_set_t cores;
-    CHECK_EQUAL(sched_getaffinity(0, sizeof cores, &cores), 0);
-    struct world *w = world_open(2, KINDS[0]);
-    bool gained = CPU_COUNT(&cores) < 2;
-    for (int rank = 0; rank < 2; rank++)
-        w->groups[rank].oversubscribed = true;
-    for (int round = 0; round == 0 || (round < 3000 && !gained); round++) {
-        world_run(w, answer_each_other);
-        gained = gained || w->groups[0].p2p->gains || w->groups[1].p2p->gains;
-    }
-    CHECK(gained);
-    for (int rank = 0; rank < 2; rank++)
-        CHECK(!doorbell_away(&w->doorbells[rank]));
-    world_close(w);
-}
-
 static void *two_threads_send(void *argument)
 {
     struct acomm_group *g = argument;
@@ -252,6 +224,5 @@ int main(void)
     TEST(large_messages_both_ways);
     TEST(random_traffic_matches_the_model);
     TEST(threads_share_a_group);
-    TEST(answers_without_a_yield);
     return CHECK_RESULT();
 }

@@ -15,7 +15,7 @@ from typing import NamedTuple
 OWN = "each its own"
 _SHORTEST, _LONGEST = 0.001, 1e6  # seconds
 EQUAL = "equal; compared when a world is opened"  # with different values ranks would deadlock or misread messages
-MECHANISMS = ("exchange", "share", "ahead", "partners", "probe")  # what ARRAYCOMM_WITHOUT names; as the engine's acomm_without
+MECHANISMS = ("exchange", "share", "ahead", "probe")  # what ARRAYCOMM_WITHOUT names; as the engine's acomm_without
 CONNECTIONS = 64  # maximum per pair of ranks; as the engine's
 
 

@@ -13,17 +13,7 @@
 
 struct doorbell {                    /* starts as zeros */
     _Atomic uint32_t rung, listeners;
-    _Atomic uint32_t away;       /* the waiting rank has given its core to others; a hint, kept only where cores are scarce */
 };
-
-static inline bool doorbell_asleep(const struct doorbell *doorbell)
-{
-    return atomic_load_explicit(&doorbell->listeners, memory_order_relaxed);
-}
-static inline bool doorbell_away(const struct doorbell *doorbell)
-{
-    return atomic_load_explicit(&doorbell->away, memory_order_relaxed) || doorbell_asleep(doorbell);
-}
 
 /* Futex wait on any word: sleeps while the word has this value, at most `ns`; may return early. shared: with other processes. */
 void futex_sleep(void *word, uint32_t value, int64_t ns, bool shared);

@@ -48,11 +48,6 @@ struct wait wait_start(struct acomm_op *op);
 /* For conditions that take system calls to look at, where some link of the group is a socket: poll() soon then. */
 struct wait wait_start_links(struct acomm_op *op);
 int wait_step(struct wait *w);
-/* Whether the next step yields or sleeps. */
-static inline bool wait_spun(const struct wait *w)
-{
-    return w->turns >= w->spins;
-}
 /* After a sleep. */
 void wait_woke(const struct wait *w);
 /* For operations that go on without waiting: signals, and peers that have left, every WAIT_LOOK_NS. 0, or the code of the

@@ -174,8 +174,6 @@ struct p2p {
     pthread_t thread;
     struct pollfd *fds[2];       /* of the waiting thread that leads, and of our own */
     int room[2];
-    int64_t kept;                /* if oversubscribed: since when we keep our core, 0: not yet; and yields since that succeeded */
-    int gains;
     uint32_t passes;             /* also says which peer the next one begins with */
     size_t unseen;               /* bytes moved since deadlines were looked at */
     bool due;                    /* after the last pass clock and signals are due, despite progress */

@@ -5,9 +5,7 @@
 #include "p2p/peer.h"
 
 #define PEEKS 50          /* of 20 to 40 ns: no longer than a context switch takes */
-#define KEEP_NS 400000    /* all local ranks together keep their cores so long for answers: below what wait.c calls preempted */
-#define GAINS 64          /* yields after such an answer. The other ranks do the same, so a long yield is no preemption: the
-                           * kernel does not run a frequent yielder for some milliseconds */
+
 struct waiter {
     struct wait wait;
     int64_t nap, until, next_look;
@@ -36,30 +34,6 @@ static bool waiter_interrupted(struct waiter *w)
     return interrupt_pending();
 }
 
-/* Without the lock, as the step may yield: the peers then see that this rank has no core. */
-static int step_away(struct p2p *p, struct wait *w)
-{
-    struct doorbell *doorbell = p->group->oversubscribed ? p->group->doorbell : NULL;
-    if (doorbell)
-        atomic_store_explicit(&doorbell->away, 1, memory_order_relaxed);
-    int rc = wait_step(w);
-    if (doorbell)
-        atomic_store_explicit(&doorbell->away, 0, memory_order_relaxed);
-    return rc;
-}
-
-/* With the lock: the next step yields our core to others. */
-static void leave_core(struct p2p *p, const struct wait *w)
-{
-    if (!wait_spun(w) || !p->group->oversubscribed)
-        return;
-    p->kept = 0;
-    if (!p->gains)
-        return;
-    p->gains--;
-    atomic_store_explicit(&p->group->preempted.until, 0, memory_order_relaxed);
-}
-
 /* Whether the awaited rank was last seen on our processor, where the kernel may put it though another one is idle. */
 static bool awaits_here(const struct p2p *p, const struct acomm_op *op)
 {
@@ -73,7 +47,6 @@ static int waiter_step(struct p2p *p, struct acomm_op *op, struct waiter *w, boo
 {
     bool look = moved ? p->due : w->wait.sleepy;
     w->wait.where = awaits_here(p, op) ? WAIT_HERE : WAIT_ANYWHERE;
-    leave_core(p, &w->wait);
     p2p_release(p);
     if (moved) {
         wait_reset(&w->wait);
@@ -81,7 +54,7 @@ static int waiter_step(struct p2p *p, struct acomm_op *op, struct waiter *w, boo
         if (look)
             w->wait.turns = w->wait.spins; /* though there is progress */
     }
-    int rc = step_away(p, &w->wait);
+    int rc = wait_step(&w->wait);
     bool stop = !op->synchronous && (look || w->wait.sleepy) && waiter_interrupted(w);
     while (atomic_load_explicit(&p->wanted, memory_order_relaxed))
         sched_yield();
@@ -113,18 +86,6 @@ static void doze(struct p2p *p, struct waiter *w)
     p->followers--;
 }
 
-/* With more ranks than cores it is worth waiting for a peer that has a core too: two ranks then exchange messages for a while
- * without a context switch, which costs more than a short message. Then other ranks run.
- * Measured on 2 cores, unproved elsewhere (docs/lab/mechanisms.md); ARRAYCOMM_WITHOUT=partners switches it off. */
-static bool keeps_core(struct p2p *p, const struct link *from)
-{
-    if (!from->theirs || doorbell_away(from->theirs) || p->group->without & ACOMM_NO_PARTNERS)
-        return false;
-    int64_t now = clock_now();
-    p->kept = p->kept ? p->kept : now;
-    return now - p->kept < KEEP_NS / p->group->hosts.host.size;
-}
-
 /* With the lock held: releasing and acquiring it costs more than several polls of a link in shared memory, and the awaited
  * message has often been sent already. Whether there is something to read. */
 static bool peek(struct p2p *p, const struct acomm_op *op)
@@ -132,14 +93,11 @@ static bool peek(struct p2p *p, const struct acomm_op *op)
     const struct acomm_group *g = p->group;
     const struct p2p_peer *peer = op->peer < 0 ? NULL : p->peers[op->peer];
     const struct link *from = peer ? peer->from : NULL;
-    bool able = from && from->ops->waiting && (!g->oversubscribed || keeps_core(p, from));
+    bool able = from && from->ops->waiting && !g->oversubscribed;
     for (int turn = 0; able && turn < PEEKS; turn++) {
-        if (from->ops->waiting(from)) {
-            p->gains = GAINS;
+        if (from->ops->waiting(from))
             return true;
-        }
-        able = !atomic_load_explicit(&p->wanted, memory_order_relaxed) && !atomic_load_explicit(&g->poisoned, memory_order_relaxed)
-            && !(g->oversubscribed && doorbell_away(from->theirs));
+        able = !atomic_load_explicit(&p->wanted, memory_order_relaxed) && !atomic_load_explicit(&g->poisoned, memory_order_relaxed);
         relax();
     }
     return false;
