@@ -165,5 +165,5 @@ def test_unwritable_outputs() -> None:
         resolve_out(x.T)
     x.flags.writeable = False
     assert resolve(x).readonly
-    with pytest.raises(ValueError, match="numpy.ndarray is read-only; pass a writable array, or leave out= away"):
+    with pytest.raises(ValueError, match="numpy.ndarray is read-only; pass a writable array, or omit out="):
         resolve_out(x)

@@ -283,7 +283,7 @@ WRONG: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda g: g.get_backend("xpu"), ValueError, "No backend type associated with device type xpu"),
     (lambda g: g.split_group([0], device_types=["xpu"]), ValueError, "No backend type"),
     (lambda g: g.split_group([0], device_types=[]), ValueError, "device_types is empty"),
-    (lambda g: setattr(g, "use_pg_for_symm_mem_rendezvous", False), ValueError, "no other way"),
+    (lambda g: setattr(g, "use_pg_for_symm_mem_rendezvous", False), ValueError, "always agrees on symmetric arrays"),
 ]
 
 

@@ -158,7 +158,7 @@ static void deadline_while_others_stream(void)
     struct caller caller = {.thread = pthread_self(), .holds = true};
     stream.caller = &caller;
     late.synchronous = true;
-    late.timeout = SECOND / 50;
+    late.timeout = SECOND / 5; /* a busy machine may take the processor for some of it */
     late.release_lock = give_up_lock;
     late.lock = &caller;
     CHECK_EQUAL(p2p_post(w->groups[0].p2p, &late), 0);

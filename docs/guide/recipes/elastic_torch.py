@@ -20,7 +20,7 @@ if os.path.exists(CHECKPOINT):                             # a folder that all r
     optimizer.load_state_dict(saved["optimizer"])
     first = saved["step"]
 dist.barrier()                                             # nobody writes before all have read
-print(f"begins at step {first} of {STEPS}")
+print(f"begins at step {first} of {STEPS}\n", end="", flush=True)  # in one piece: several processes write
 for step in range(first, STEPS):
     batch = torch.randn(8, 4, generator=torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank()))
     optimizer.zero_grad()
@@ -29,5 +29,5 @@ for step in range(first, STEPS):
     if dist.get_rank() == 0 and (step + 1) % EVERY == 0:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, "checkpoint.new")
         os.replace("checkpoint.new", CHECKPOINT)           # whole, or not there
-print(f"has ended with {model.module.weight.data.tolist()}")
+print(f"has ended with {model.module.weight.data.tolist()}\n", end="", flush=True)
 dist.destroy_process_group()

@@ -200,7 +200,7 @@ def test_a_jaxlib_without_the_door_ends_the_program() -> None:
     """Where a variable asks for us nothing else is taken instead."""
     code = "from jax._src.lib import _jax; del _jax.make_mpi_collectives; import jax; jax.devices()"
     done = launch("-c", code, launcher=(), ARRAYCOMM_JAX="1")
-    assert done.returncode == 1 and 'has no "mpi" collectives, which arraycomm takes the place of' in done.stderr, done.stderr
+    assert done.returncode == 1 and 'has no "mpi" collectives, which arraycomm replaces' in done.stderr, done.stderr
 
 
 def test_no_process_that_did_not_ask_loads_arraycomm() -> None:
