@@ -39,12 +39,14 @@ _GREETING = MAGIC.to_bytes(4, "little")
 
 
 class _Client:
-    """waits: the request and its fields, while its keys are missing. begun: when the first byte of an incomplete one came."""
+    """waits: the request and its fields, while its keys are missing. begun: when the first byte of an incomplete one came.
+    missing: why its answer ends early."""
 
     def __init__(self, sock: socket.socket, member: bool) -> None:
         self.sock, self.member = sock, member
         self.received, self.unsent, self.parts = bytearray(), bytearray(), iter(())  # the last: the rest of its answer
         self.waits: tuple[int, list[Any]] | None = None
+        self.missing: ValueError | None = None
         self.broken = False
         self.begun = 0.0
         self.moved = time.monotonic()  # the last byte in either direction
@@ -90,11 +92,16 @@ class _Client:
             self.sock.shutdown(socket.SHUT_RDWR)
 
     def send(self) -> None:
-        """As much of its answer as it reads now."""
+        """As much of its answer as it reads now. Raises ValueError where the rest is missing, once all before it is sent."""
         while True:
-            while len(self.unsent) < _PIECE and (part := next(self.parts, None)) is not None:
-                self.unsent += part
+            try:
+                while not self.missing and len(self.unsent) < _PIECE and (part := next(self.parts, None)) is not None:
+                    self.unsent += part
+            except ValueError as error:
+                self.missing = error
             if not self.unsent:
+                if self.missing:
+                    raise self.missing
                 return
             with contextlib.suppress(BlockingIOError):
                 del self.unsent[:self.sock.send(self.unsent, socket.MSG_NOSIGNAL)]
