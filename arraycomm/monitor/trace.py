@@ -2,7 +2,7 @@
 
 Offsets of other hosts' clocks were measured when the run began, and the clocks drift. No rank can leave a barrier, all_reduce
 and so on before every rank has entered it: each such operation bounds the offset between two clocks from both sides. The
-measured offset is kept, and clamped to the bounds of each second in turn.
+measured offset is kept, and clamped to the bounds of each operation in turn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,6 @@ from arraycomm.core.base.command import add_version, command
 from arraycomm.core.interface.kinds import KINDS
 
 _MEETINGS = {kind.name for kind in KINDS.values() if not kind.rooted and not kind.message}  # left after all have entered
-_WINDOW_US = 1_000_000.0
 
 
 class Bound(NamedTuple):
@@ -88,37 +87,21 @@ def _spans(ranks: Iterable[Rank]) -> dict[tuple[str, int], tuple[list[float], li
 
 
 class Clock:
-    """Knots (time, offset); between them the offset is interpolated linearly."""
+    """Knots (time, offset), one for each operation; between them the offset is interpolated linearly."""
 
-    def __init__(self, start: float, offset: float, said: Sequence[Bound] = ()) -> None:
-        self.times, self.offsets = [start], [offset]
-        for window in _windows(said):
-            lower, upper = max(bound.lower for bound in window), min(bound.upper for bound in window)
-            middle = (lower + upper) / 2  # also for contradicting bounds: the clock drifts within a window
-            offset = min(max(offset, lower), upper) if lower <= upper else middle
-            self.times.append(max(sum(bound.time for bound in window) / len(window), self.times[-1]))
-            self.offsets.append(offset)
-        if said and said[0].time - start < _WINDOW_US:
-            self.offsets[0] = self.offsets[1]  # clocks do not drift so fast: the initial measurement was wrong by the difference
+    def __init__(self, offset: float, said: Sequence[Bound] = ()) -> None:
+        """offset: the measured one. Before the first operation, too, it is clamped to that operation's bounds."""
+        clamped = accumulate(said, lambda last, bound: min(max(last, bound.lower), bound.upper), initial=offset)
+        self.offsets = list(clamped)[1:] or [offset]
+        self.times = [bound.time for bound in said]
 
     def at(self, time: float) -> float:
         """The time on rank 0's clock."""
         place = bisect_right(self.times, time)
         if place in (0, len(self.times)):
-            return time + self.offsets[min(place, len(self.times) - 1)]
+            return time + self.offsets[max(place - 1, 0)]
         t0, t1, a, b = *self.times[place - 1 : place + 1], *self.offsets[place - 1 : place + 1]
         return time + a + (b - a) * (time - t0) / (t1 - t0)
-
-
-def _windows(said: Sequence[Bound]) -> Iterable[list[Bound]]:
-    window: list[Bound] = []
-    for bound in said:
-        if window and bound.time - window[0].time > _WINDOW_US:
-            yield window
-            window = []
-        window.append(bound)
-    if window:
-        yield window
 
 
 def clocks(ranks: Sequence[Rank]) -> dict[str, Clock]:
@@ -127,11 +110,11 @@ def clocks(ranks: Sequence[Rank]) -> dict[str, Clock]:
     for rank in ranks:
         groups[rank.about["clock"]].append(rank)
     reference = ranks[0].about["clock"]
-    made = {reference: Clock(0.0, 0.0)}
+    made = {reference: Clock(0.0)}
     for name, members in groups.items():
         if name != reference:
             about = min((rank.about for rank in members), key=lambda about: about["doubt_us"])
-            made[name] = Clock(about["measured_us"], about["offset_us"], bounds(groups[reference], members))
+            made[name] = Clock(about["offset_us"], bounds(groups[reference], members))
     return made
 
 

@@ -197,8 +197,7 @@ class Counter(Watcher):
 def synthetic(rank: int, clock: str, wrong: Any, offset: float, seed: int = 0) -> trace.Rank:
     """A rank whose clock shows wrong(t) at the true time t: 400 barriers in 40 s, which ranks reach up to 20 ms apart."""
     found = trace.Rank.__new__(trace.Rank)
-    found.about = {"run": "r", "rank": rank, "size": 3, "clock": clock, "offset_us": offset, "doubt_us": 50.0,
-                   "measured_us": wrong(0.0)}
+    found.about = {"run": "r", "rank": rank, "size": 3, "clock": clock, "offset_us": offset, "doubt_us": 50.0}
     found.events = []
     chance = random.Random(seed)
     for sequence in range(1, 401):
@@ -222,20 +221,33 @@ def test_clocks_that_are_off_and_drift() -> None:
 
 
 def test_without_common_operations_what_was_measured_counts() -> None:
-    clock = trace.Clock(0.0, 25.0)
+    clock = trace.Clock(25.0)
     assert clock.at(1e9) == 1e9 + 25 and clock.at(-5.0) == 20.0
-    said = [trace.Bound(1e6, 30.0, 40.0), trace.Bound(1e6 + 10, 90.0, 35.0), trace.Bound(3e6, 0.0, 10.0)]
-    clock = trace.Clock(0.0, 25.0, said)
-    assert clock.offsets == [25.0, 62.5, 10.0] and clock.at(2e6 + 2.5) == pytest.approx(2e6 + 2.5 + 36.25)
+    said = [trace.Bound(1e6, 20.0, 40.0), trace.Bound(2e6, 30.0, 35.0), trace.Bound(3e6, 0.0, 10.0)]
+    clock = trace.Clock(25.0, said)
+    assert clock.offsets == [25.0, 30.0, 10.0] and clock.at(2.5e6) == pytest.approx(2.5e6 + 20) and clock.at(4e6) == 4e6 + 10
 
 
 def test_what_was_measured_badly_is_put_right_from_the_beginning() -> None:
-    """A busy host: the exchange of clocks told 100 us too much, and the operations that follow at once bound it better."""
+    """A busy host: the exchange of clocks told 100 us too much, and the operations that follow bound it better."""
     said = [trace.Bound(10.0, -1.0, 1.0), trace.Bound(20.0, -1.0, 1.0), trace.Bound(3e6, -2.0, 0.5)]
-    clock = trace.Clock(0.0, 100.0, said)
+    clock = trace.Clock(100.0, said)
     for bound in said:
         assert bound.lower <= clock.at(bound.time) - bound.time <= bound.upper
     assert clock.at(-5.0) == -4.0 and clock.offsets == [1.0, 1.0, 0.5]
+
+
+def several_clocks(rank: int) -> tuple[int, int]:
+    """Ranks 1 and 3 are on a host whose clock is 5 s behind."""
+    with arraycomm.init() as group:
+        if rank % 2:
+            mock.patch.multiple(core_trace, _clock=lambda: 1, time=Late).start()
+        return core_trace._agree(group)[2:]
+
+
+def test_each_rank_of_another_clock_measures_it() -> None:
+    for rank, (offset, doubt) in enumerate(arraycomm.spawn(several_clocks, nprocs=4)):
+        assert abs(offset - 5e9 * (rank % 2)) <= doubt < 1e9 and (doubt > 0) == bool(rank % 2)
 
 
 def test_a_forked_child_that_closes_the_group_leaves_the_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,8 @@ One file for each world and rank, `<world>-<run>-rank<r>.json` in the folder tha
 "Trace Event Format" (Google, 2016) has them, times in microseconds of CLOCK_MONOTONIC. Written every second and at the
 end; one that was cut off is readable up to there. `python -m arraycomm.trace` merges the files of a run.
 
-Ranks of one host share a clock. Others measure theirs against rank 0's when the world is opened (F. Cristian,
-"Probabilistic clock synchronization", 1989: the exchange that took least tells best). How clocks drift afterwards follows
-from the operations themselves, when the files are merged.
+Ranks of one host share a clock. Others measure theirs against rank 0's when the world is opened. How clocks drift afterwards
+follows from the operations themselves, when the files are merged.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import socket
 import threading
 import time
 import weakref
-from array import array
 from hashlib import sha256
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,7 @@ from .watch import attach, detach
 if TYPE_CHECKING:
     from .flight import Traits
 
-_EXCHANGES = 16  # per rank: more exchanges rarely find a shorter round trip
+_EXCHANGES = 16  # more exchanges rarely find a shorter one
 _SHOWN = ("op", "root", "dest", "source", "tag")
 _BITS = 63
 _INTERVAL_NS, _MOST = 1_000_000_000, 4096  # between two writes, and operations that are kept
@@ -147,8 +146,7 @@ class Trace(Recording):
         self._file.append(b"[\n" + self._line("process_name", {"name": place}))
         self._tell("arraycomm", {
             "run": f"{run:016x}", "world": world.name, "rank": world.rank, "size": world.size, "clock": f"{clock:016x}",
-            "offset_us": offset / 1000, "doubt_us": doubt / 1000, "measured_us": time.monotonic_ns() / 1000,
-            "started": time.time()})
+            "offset_us": offset / 1000, "doubt_us": doubt / 1000, "started": time.time()})
         self._add(world)
 
     def _line(self, name: str, about: dict[str, Any]) -> bytes:
@@ -219,32 +217,19 @@ def _agree(world: Group) -> tuple[int, int, int, int]:
     """(number of the run, number of the clock, offset of rank 0's clock from this one and its uncertainty in ns)."""
     mine = [_clock(), int.from_bytes(os.urandom(8), "little") >> (64 - _BITS)]
     told = gather_integers(world._communicator, mine, None)
-    clocks = [clock for clock, _ in told]
-    offset, doubt = 0, 0
-    for rank in range(1, world.size):
-        if clocks[rank] == clocks[0]:
-            continue
-        if world.rank == 0:
-            _answer(world, rank)
-        elif world.rank == rank:
-            offset, doubt = _ask(world)
+    offset, doubt = _measure(world) if len({clock for clock, _ in told}) > 1 else (0, 0)
+    if mine[0] == told[0][0]:
+        offset, doubt = 0, 0
     return told[0][1], mine[0], offset, doubt
 
 
-def _answer(world: Group, rank: int) -> None:
-    word = array("q", [0])
-    for _ in range(_EXCHANGES):
-        world.recv(rank, out=word)
-        word[0] = time.monotonic_ns()
-        world.send(word, rank)
-
-
-def _ask(world: Group) -> tuple[int, int]:
-    word, best = array("q", [0]), (0, 1 << _BITS)
+def _measure(world: Group) -> tuple[int, int]:
+    """Offset and uncertainty: rank 0 enters an exchange before any rank leaves it, and the next one after all have entered it."""
+    times = []
     for _ in range(_EXCHANGES):
         begun = time.monotonic_ns()
-        world.send(word, 0)
-        world.recv(0, out=word)
-        ended = time.monotonic_ns()
-        best = min(best, (word[0] - (begun + ended) // 2, (ended - begun) // 2), key=lambda found: found[1])
-    return best
+        reference = gather_integers(world._communicator, [begun], None)[0][0]
+        times.append((reference, begun, time.monotonic_ns()))
+    lower = max(reference - ended for reference, _, ended in times)
+    upper = min(following - begun for (_, begun, _), (following, _, _) in pairwise(times))
+    return (lower + upper) // 2, (upper - lower) // 2
