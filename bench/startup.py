@@ -3,96 +3,58 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
-from contextlib import ExitStack, closing
+import importlib
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any
 
-from arraycomm.launch.environ import Place
-from arraycomm.launch.nodes import Meeting, meet
+import arraycomm
+from arraycomm.launch.spawn import spawn
 
 from .arguments import at_least, numbers
 
-# A rank starts, prints a line, and then calls init() and close() alternately, one for each line of its input.
-_RANK = """
-import sys, time
-sys.path[:] = filter(None, sys.path)  # not the current folder: it may be a clone, whose package has no engine
-import arraycomm
-if {loaded}:
-    import arraycomm.backends.socket, arraycomm.core.bootstrap.rendezvous
-def timed(call):
-    if not sys.stdin.readline():
-        sys.exit()
-    begin = time.monotonic_ns()
-    result = call()
-    print(begin, time.monotonic_ns(), flush=True)
-    return result
-print(flush=True)
-for _ in range({times}):
-    group = timed(arraycomm.init)
-    timed(group.close)
-"""
+_MODULES = ("arraycomm.backends.socket", "arraycomm.core.bootstrap.rendezvous")  # those that init() loads
+
+_Span = tuple[int, int]  # of a call on one rank: its begin and end, ns
 
 
-class _Time(NamedTuple):
-    """One call on all ranks, ms."""
+def _rank(rank: int, together: Any, modules: Sequence[str], times: int) -> list[_Span]:
+    """Calls init() and close() alternately. together: a barrier of the ranks, at which each call begins."""
+    found: list[_Span] = []
 
-    slowest: float  # of one rank, from its entry to its return
-    whole: float  # from the first entry to the last return
+    def timed(call: Callable[[], Any]) -> Any:
+        together.wait()
+        begin = time.monotonic_ns()
+        result = call()
+        found.append((begin, time.monotonic_ns()))
+        return result
 
-
-class _Ranks:
-    """The processes of one world; a context manager that waits for their end."""
-
-    def __init__(self, meeting: Meeting, size: int, program: str) -> None:
-        self._processes: list[subprocess.Popen[str]] = []
-        descriptors = () if meeting.secret_fd is None else (meeting.secret_fd,)
-        for rank in range(size):
-            place = Place(rank, size, rank, size, 0, meeting.address, meeting.port)
-            self._processes.append(subprocess.Popen(
-                [sys.executable, "-c", program], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                env={**os.environ, **place.variables(meeting.secret_fd)}, pass_fds=descriptors))
-
-    def __enter__(self) -> _Ranks:
-        self._answers()  # all have started
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        for process in self._processes:
-            if kind:
-                process.kill()  # it may wait for a peer that failed
-            process.communicate(timeout=60)
-
-    def _answers(self) -> list[list[int]]:
-        lines = [process.stdout.readline() for process in self._processes if process.stdout]
-        if not all(lines):
-            raise RuntimeError("a rank ended early; see what it printed")
-        return [[int(word) for word in line.split()] for line in lines]
-
-    def call(self) -> _Time:
-        for process in self._processes:
-            assert process.stdin
-            process.stdin.write("\n")
-            process.stdin.flush()
-        times = self._answers()
-        first = min(begin for begin, _ in times)
-        return _Time(max(end - begin for begin, end in times) / 1e6, max(end - first for _, end in times) / 1e6)
+    for name in modules:
+        importlib.import_module(name)
+    for _ in range(times):
+        group = timed(arraycomm.init)
+        timed(group.close)
+    return found
 
 
-def measure(size: int, repeats: int, again: int) -> dict[str, list[_Time]]:
+def _in_ms(call: Sequence[_Span]) -> tuple[float, float]:
+    """Of the slowest rank, from its entry to its return; from the first entry to the last return."""
+    first = min(begin for begin, _ in call)
+    return max(end - begin for begin, end in call) / 1e6, max(end - first for _, end in call) / 1e6
+
+
+def measure(size: int, repeats: int, again: int) -> dict[str, list[tuple[float, float]]]:
     """Times by call: init with and without the loading of its modules, then `again` times more in each process."""
-    found: dict[str, list[_Time]] = {"init, first": [], "init, modules loaded": [], "init, again": [], "close": []}
-    for repeat in range(2 * repeats):
-        loaded = repeat % 2 == 1
-        with ExitStack() as stack:
-            meeting = stack.enter_context(closing(meet(1, 0, size)))
-            ranks = stack.enter_context(_Ranks(meeting, size, _RANK.format(loaded=loaded, times=1 + again)))
-            for turn in range(1 + again):
-                what = "init, again" if turn else "init, modules loaded" if loaded else "init, first"
-                found[what].append(ranks.call())
-                found["close"].append(ranks.call())
+    found: dict[str, list[tuple[float, float]]] = {"init, first": [], "init, modules loaded": [], "init, again": [], "close": []}
+    for _ in range(repeats):
+        for what, modules in (("init, first", ()), ("init, modules loaded", _MODULES)):
+            together = multiprocessing.get_context("spawn").Barrier(size)
+            calls = list(zip(*spawn(_rank, (together, modules, 1 + again), size), strict=True))
+            found[what].append(_in_ms(calls[0]))
+            found["init, again"] += map(_in_ms, calls[2::2])
+            found["close"] += map(_in_ms, calls[1::2])
     return found
 
 
