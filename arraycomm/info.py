@@ -20,7 +20,7 @@ from .core.bootstrap import address, environment, secret
 from .core.interface import registry, tuning
 from .core.interface.kinds import KINDS
 
-_PACKAGES = ("cffi", "numpy", "ml_dtypes", "torch", "jax", "cupy", "msgpack", "rich", "matplotlib")
+_PACKAGES = ("cffi", "numpy", "ml_dtypes", "torch", "jax", "cupy", "msgpack", "matplotlib")
 _HIDDEN = ("ARRAYCOMM_SECRET",)  # the secret must not appear in a log or a bug report
 
 

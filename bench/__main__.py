@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"arraycomm-bench: {error}{remedy}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(file=sys.stderr)  # the prompt goes below the bar
+        print(file=sys.stderr)  # the prompt goes below ^C
         return 130
 
 

@@ -7,9 +7,6 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from arraycomm.core.base.command import discard_unread
@@ -107,16 +104,14 @@ def measure_all(group: Any, options: argparse.Namespace, framework: NumpyArrays)
     for reason in skipped:
         table.line(f"# skipped: {reason}")
     measured: list[sweep.Row] = []
-    with _progress(sum(len(step.counts) for step in steps), table if leads else None) as advance:
-        previous = None
-        for step in steps:
-            if step.operation != previous:
-                table.header(step.operation)
-                previous = step.operation
-            for row in sweep.rows(group, step, options, framework):
-                table.row(row)
-                measured.append(row)
-                advance(f"{step.operation} {step.dtype}")
+    previous = None
+    for step in steps:
+        if step.operation != previous:
+            table.header(step.operation)
+            previous = step.operation
+        for row in sweep.rows(group, step, options, framework):
+            table.row(row)
+            measured.append(row)
     summary = report.Summary.of(measured)
     table.footer(summary)
     if leads:
@@ -166,27 +161,3 @@ def _describe(group: Any) -> list[str]:
             f"{platform.machine()} {group.backend}")
     own = np.frombuffer(line.encode()[:_LINE].ljust(_LINE), dtype=np.uint8)
     return [bytes(row).decode(errors="replace").rstrip() for row in over_ranks(group, own)]
-
-
-@contextmanager
-def _progress(total: int, table: report.Table | None) -> Iterator[Callable[[str], None]]:
-    """A bar on the terminal where rich is installed, for the rank that has a table; the table goes above it."""
-    if table is None or not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ModuleNotFoundError:
-        yield lambda text: None
-        return
-    console = Console(stderr=True)
-    plain = table.line
-    if sys.stdout.isatty():
-        table.line = partial(console.print, soft_wrap=True, markup=False, highlight=False)
-    # Refreshed between rows only: a thread would be measured too.
-    with Progress(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as bar:
-        console.show_cursor(True)  # Ctrl-C may end this rank at once, with the cursor hidden
-        task = bar.add_task("", total=total)
-        yield lambda text: bar.update(task, advance=1, description=text, refresh=True)
-    table.line = plain

@@ -46,7 +46,7 @@ def redop(op: str) -> str:
 
 
 class Table:
-    """Prints each row at once, so that a long run shows its progress. `line`, the output function, may be replaced."""
+    """Prints each row at once, so that a long run shows its progress. line: the output function."""
 
     def __init__(self, percentiles: bool, line: Callable[[str], None] | None = None) -> None:
         self.percentiles = percentiles

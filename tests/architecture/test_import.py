@@ -15,7 +15,7 @@ import pytest
 import arraycomm
 from arraycomm.core.interface.declarations import HEADERS
 
-HEAVY = ("numpy", "torch", "jax", "jaxlib", "cupy", "msgpack", "matplotlib", "rich", "ml_dtypes", "multiprocessing",
+HEAVY = ("numpy", "torch", "jax", "jaxlib", "cupy", "msgpack", "matplotlib", "ml_dtypes", "multiprocessing",
          "asyncio", "http", "ssl")
 
 

@@ -49,7 +49,7 @@ FOREIGN: dict[str, set[str]] = {
     "arraycomm.core.base": {"cffi"},  # CUDA's runtime, bound when the first array on a GPU comes
     "arraycomm.backends": {"cffi"},  # libraries that are bound when a group asks for them
     "arraycomm.frameworks": {"numpy", "jax", "torch", "cupy", "ml_dtypes", "ray"},
-    "arraycomm.bench": {"numpy", "jax", "torch", "ml_dtypes", "rich", "matplotlib", "jaxlib", "mlx", "mpi4py", "mpi4jax"},
+    "arraycomm.bench": {"numpy", "jax", "torch", "ml_dtypes", "matplotlib", "jaxlib", "mlx", "mpi4py", "mpi4jax"},
 }
 STDLIB = set(sys.stdlib_module_names)
 
