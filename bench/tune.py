@@ -23,6 +23,7 @@ from arraycomm.core.base import settings
 from arraycomm.core.bootstrap.environment import Place, detect
 from arraycomm.core.interface import tuning
 
+from . import tune_table
 from .arguments import numbers, parse_sizes, some_of
 from .collectives import COLLECTIVES
 from .options import require_writable
@@ -60,10 +61,12 @@ def parser() -> argparse.ArgumentParser:
     add("--sizes", type=lambda text: tuple(sorted(set(parse_sizes(text)))), default=SIZES,
         metavar="SIZE,...", help=f"bytes of the whole array; the largest also represents longer arrays ({SIZES})")
     add("--rounds", type=_rounds, default=7, help="number of rounds; 0: measure nothing, use --samples only (7)")
-    add("--samples", metavar="FILE",
+    add("--samples", metavar="FILE", action="append", default=[],
         help="add the times to this file, and choose by all times in it, so that a measurement can be split; with --rounds 0 "
-             "the file is only read, and may come from another machine")
+             "the file is only read, may come from another machine, and the option may be given several times")
     add("-o", "--output", metavar="FILE", help="the selection file, for ARRAYCOMM_TUNING")
+    add("--table", action="store_true",
+        help="print the rows of collectives/table.h; a changed limit is a gain for every measured number of ranks")
     return made
 
 
@@ -73,12 +76,14 @@ def main(arguments: list[str]) -> int:
     given = made.parse_args(arguments)
     if not given.rounds and not given.samples:
         made.error("--rounds 0 measures nothing: name the samples with --samples")
+    if len(given.samples) > 1 and (given.rounds or given.output):
+        made.error("several --samples are for --rounds 0 without -o: a selection file is of one machine")
     try:
         place = detect(os.environ)
         _check_layout(given, place)
         leads = place is None or place.rank == 0
-        known = _read(given.samples, given.rounds > 0) if given.samples and leads else None
-        for path in filter(None, (given.output, given.samples if given.rounds else None) if leads else ()):
+        known = [found for path in given.samples if leads and (found := _read(path, given.rounds > 0))]
+        for path in filter(None, (given.output, *(given.samples if given.rounds else ())) if leads else ()):
             require_writable(path)
         return _run(given, known, place)
     except ValueError as error:
@@ -118,8 +123,8 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _run(given: argparse.Namespace, known: Samples | None, place: Place | None) -> int:
-    every = [known] if known else []
+def _run(given: argparse.Namespace, known: list[Samples], place: Place | None) -> int:
+    measured: list[Samples] = []
     # A launcher may have bound each rank to a processor of its own.
     cores = _processors() if place is None else os.cpu_count() or 1
     plans = {ranks: Plan(given.ops, given.transport, given.sizes, given.rounds, cores)
@@ -129,14 +134,14 @@ def _run(given: argparse.Namespace, known: Samples | None, place: Place | None) 
               file=sys.stderr)
     for ranks, plan in plans.items():
         if place is not None:
-            every.append(samples(plan))
+            measured.append(samples(plan))
             continue
         found = _world(ranks, plan)
         if found is None:
             return 1
-        every.append(found)
+        measured.append(found)
     if place is None or place.rank == 0:
-        _finish(given, every)
+        _finish(given, known, measured)
     return 0
 
 
@@ -180,34 +185,48 @@ def _world(ranks: int, plan: Plan) -> Samples | None:
         return None
 
 
-def _finish(given: argparse.Namespace, every: Sequence[Samples]) -> None:
-    """every: of one machine, whose last description counts."""
-    machine = every[-1]["machine"]
-    cells = from_samples([entry for one in every for entry in one["cells"]], machine)
-    decisions = decide(cells)
+def _finish(given: argparse.Namespace, known: list[Samples], measured: list[Samples]) -> None:
+    machine = (measured or known)[0]["machine"]
+    cells = [cell for one in ([_joined([*known, *measured])] if measured else known)
+             for cell in from_samples(one["cells"], one["machine"])]
+    decisions = decide(cells, together=given.table)
     for decision in decisions:
         print(*lines(decision), sep="\n")
-    if given.samples and given.rounds:
-        _write_samples(given.samples, {**every[-1], "cells": as_samples(cells)})
+    if given.samples and measured:
+        _write_samples(given.samples[0], _joined([*known, *measured]))
     if given.output:
         Path(given.output).write_text(tuning.text(machine, [decision.choice for decision in decisions]))
         print(f"# written: {given.output}, for ARRAYCOMM_TUNING")
-    print(f"# {machine['cpu']}, {machine['cores']} processors", *losses(decisions), sep="\n")
+    print(*losses(decisions), sep="\n")
+    if given.table:
+        print(*tune_table.lines(decisions), sep="\n")
+        if any(decision.choice.transport == "tcp" for decision in decisions):
+            print("# the rows do not use the measurements over tcp between hosts: write those to a file (-o)")
+
+
+def _joined(documents: Sequence[Samples]) -> Samples:
+    """Of one machine, whose last description counts."""
+    cells = from_samples([entry for one in documents for entry in one["cells"]], documents[-1]["machine"])
+    return {**documents[-1], "cells": as_samples(cells)}
 
 
 def losses(decisions: Sequence[Decision]) -> list[str]:
     """What the engine's table loses: its times over the best, geometric mean (and largest) over the sizes."""
-    columns = sorted({decision.choice[1:3] for decision in decisions},
-                     key=lambda column: (tuning.TRANSPORTS.index(column[0]), column[1]))
-    found = {(decision.choice.operation, *decision.choice[1:3]): decision.losses(decision.table) for decision in decisions}
-    made = ["# the engine's table: its times over the best algorithm's, geometric mean over the sizes (largest)",
-            "# " + " " * 14 + "".join(f"{f'{transport} {ranks}':>15}" for transport, ranks in columns)]
-    for operation in dict.fromkeys(decision.choice.operation for decision in decisions):
-        row = (found.get((operation, *column)) for column in columns)
-        made.append(f"# {operation:14}" + "".join(
-            f"{f'{geometric_mean(one):.3f} ({max(one):.2f})' if one else '-':>15}" for one in row))
-    every = [loss for row in found.values() for loss in row]
-    return [*made, f"# all {len(every)} cells: {geometric_mean(every):.3f} ({max(every):.2f})"]
+    made = ["# the engine's table: its times over the best algorithm's, geometric mean over the sizes (largest)"]
+    for machine in dict.fromkeys(decision.cells[0].machine for decision in decisions):
+        own = [decision for decision in decisions if decision.cells[0].machine == machine]
+        columns = sorted({decision.choice[1:3] for decision in own},
+                         key=lambda column: (tuning.TRANSPORTS.index(column[0]), column[1]))
+        found = {(decision.choice.operation, *decision.choice[1:3]): decision.losses(decision.table) for decision in own}
+        made.append(f"# {machine}")
+        made.append("# " + " " * 14 + "".join(f"{f'{transport} {ranks}':>15}" for transport, ranks in columns))
+        for operation in dict.fromkeys(decision.choice.operation for decision in own):
+            row = (found.get((operation, *column)) for column in columns)
+            made.append(f"# {operation:14}" + "".join(
+                f"{f'{geometric_mean(one):.3f} ({max(one):.2f})' if one else '-':>15}" for one in row))
+        every = [loss for row in found.values() for loss in row]
+        made.append(f"# all {len(every)} cells: {geometric_mean(every):.3f} ({max(every):.2f})")
+    return made
 
 
 def lines(decision: Decision) -> list[str]:

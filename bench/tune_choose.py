@@ -27,7 +27,8 @@ class Cell:
     ranks: int
     size: int
     rounds: list[dict[str, float]] = field(default_factory=list)
-    cores: int = 0  # CPUs of the machine of the measurement
+    machine: str = ""  # the machine of the measurement
+    cores: int = 0  # the machine's CPUs
 
     @property
     def dedicated(self) -> bool:
@@ -69,7 +70,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to use for one operation, transport and number of ranks. regret: times over the best, geometric mean."""
+    """What to use for one operation, transport and number of ranks on a machine. regret: times over the best, geometric mean."""
 
     choice: Choice
     table: tuple[Pick, ...]
@@ -102,34 +103,49 @@ def at(picks: Sequence[Pick], size: int) -> str:
     return next(pick.name for pick in picks if pick.up_to is None or size <= pick.up_to)
 
 
-def decide(cells: Iterable[Cell]) -> list[Decision]:
-    """One for each number of ranks, transport and operation."""
-    rows: dict[tuple[int, str, str], list[Cell]] = {}
+def decide(cells: Iterable[Cell], together: bool = False) -> list[Decision]:
+    """One for each machine, number of ranks, transport and operation. together: whatever leaves the engine's table is a gain for
+    every machine and number of ranks that was measured, and the same for all for which the table is the same."""
+    rows: dict[tuple[str, int, str, str], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.size):
-        rows.setdefault((cell.ranks, cell.transport, cell.operation), []).append(cell)
-    return [_decision(row) for _, row in sorted(rows.items())]
+        rows.setdefault((cell.machine, cell.ranks, cell.transport, cell.operation), []).append(cell)
+    return [_decision(row, _alike(row, rows.values()) if together else [row]) for _, row in sorted(rows.items())]
 
 
-def _decision(row: Sequence[Cell]) -> Decision:
-    table = shipped(row[0].operation, row[0].transport, row[0].ranks, row[0].dedicated)
-    found = _picks(row, table, _path(row, [at(table, cell.size) for cell in row]))
+def _alike(row: Sequence[Cell], rows: Iterable[Sequence[Cell]]) -> list[Sequence[Cell]]:
+    """The rows of other machines and numbers of ranks that want the same list; this one among them."""
+    def want(cells: Sequence[Cell]) -> tuple[object, ...]:
+        first = cells[0]
+        return first.operation, first.transport, first.dedicated, [cell.size for cell in cells], _table(cells)
+
+    return [other for other in rows if want(other) == want(row)]
+
+
+def _table(row: Sequence[Cell]) -> tuple[Pick, ...]:
+    return shipped(row[0].operation, row[0].transport, row[0].ranks, row[0].dedicated)
+
+
+def _decision(row: Sequence[Cell], alike: Sequence[Sequence[Cell]]) -> Decision:
+    table = _table(row)
+    found = _picks(row, table, _path(list(zip(*alike, strict=True)), [at(table, cell.size) for cell in row]))
     choice = Choice(row[0].operation, row[0].transport, row[0].ranks, found)
     return Decision(choice, table, tuple(row))
 
 
-def _path(cells: Sequence[Cell], table: Sequence[str]) -> list[str]:
-    """An algorithm for each size, with the least sum of losses and of penalties for new neighbours (dynamic programming)."""
+def _path(columns: Sequence[Sequence[Cell]], table: Sequence[str]) -> list[str]:
+    """An algorithm for each size, with the least sum of losses and of penalties for new neighbours (dynamic programming). For
+    each size the cell with the greatest loss counts."""
     known = set(zip(table, table[1:], strict=False))
 
     def step(before: str, after: str) -> float:
         return 0.0 if before == after or (before, after) in known else _NEW
 
     ways: dict[str, tuple[float, list[str]]] = {}
-    for cell, own in zip(cells, table, strict=True):
+    for column, own in zip(columns, table, strict=True):
         following: dict[str, tuple[float, list[str]]] = {}
-        for name in cell.names:
+        for name in column[0].names:
             loss, way = min(((cost + step(before, name), way) for before, (cost, way) in ways.items()), default=(0.0, []))
-            following[name] = (loss + cell.loss(name, own), [*way, name])
+            following[name] = (loss + max(cell.loss(name, own) for cell in column), [*way, name])
         ways = following
     return min(ways.values())[1]
 
@@ -169,9 +185,9 @@ def as_samples(cells: Iterable[Cell]) -> list[dict[str, Any]]:
 def from_samples(found: Iterable[Mapping[str, Any]], machine: Mapping[str, Any]) -> list[Cell]:
     """The same back; rounds of one cell are put together. machine: where they were measured."""
     cells: dict[tuple[str, str, int, int], Cell] = {}
-    cores = int(machine["cores"])
+    name, cores = f"{machine['cpu']}, {machine['cores']} processors", int(machine["cores"])
     for entry in found:
         key = (str(entry["operation"]), str(entry["transport"]), int(entry["ranks"]), int(entry["size"]))
-        cell = cells.setdefault(key, Cell(*key, cores=cores))
+        cell = cells.setdefault(key, Cell(*key, machine=name, cores=cores))
         cell.rounds.extend(dict(times) for times in entry["rounds"])
     return list(cells.values())

@@ -107,13 +107,14 @@ int acomm_group_left(acomm_group *group, int rank);
 const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop);
 /* A row of the algorithm table: the first of a kind that fits wins. */
 typedef struct acomm_row {
-    const char *kind, *name;
+    const char *kind, *name, *function;
     int32_t where;      /* counts 0: anywhere, 1: where all ranks share memory, 2: there, once symmetric arrays have been used,
                            3: on several hosts of several ranks, 4: of as many each, 5: on one host, or of two ranks,
                            6: where a fabric carries the data that has collectives of its own, 7: where all ranks share memory and
                            each can have a processor of its own, 8: on one host where each can */
     int32_t max_ranks;  /* 0: any number */
     uint64_t up_to;     /* bytes; UINT64_MAX: any number */
+    int32_t checks;     /* 1: it compares the ranks' call signatures itself */
     int32_t ahead;      /* 1: a root that sends need not wait for the comparison */
     int32_t ordered;    /* 1: it reduces each element in the order of the ranks */
 } acomm_row;

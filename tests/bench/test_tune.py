@@ -1,4 +1,4 @@
-"""arraycomm-bench tune: what moves a threshold and what does not, and the command as a user runs it."""
+"""arraycomm-bench tune: what moves a threshold and what does not, the rows of table.h, and the command as a user runs it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from arraycomm.bench import tune, tune_choose
+from arraycomm.bench import tune, tune_choose, tune_table
 from arraycomm.bench.__main__ import main
 from arraycomm.bench.tune_choose import Cell, decide
+from arraycomm.bench.tune_table import Place
 from arraycomm.core.interface import tuning
 from arraycomm.core.interface.tuning import Pick
 from tests.present import present
@@ -88,11 +89,19 @@ def test_a_decision_says_what_it_gains() -> None:
     assert "#   the engine's table: shared to 16 KiB, direct; 1.149" in lines
 
 
+def test_together_all_numbers_of_ranks_gain() -> None:
+    two, four = cells(direct=(0.5, 1.3, 1.3, 0, 0)), cells(direct=(0.5, 0.9, 1.2, 0, 0))
+    for cell in four:
+        cell.ranks = 4
+    for together, limits in ((False, [2 << 10, 8 << 10]), (True, [8 << 10, 8 << 10])):
+        assert [decision.choice.picks[0].up_to for decision in decide([*two, *four], together)] == limits
+
+
 def test_samples_are_put_together() -> None:
     first = cells(direct=(0.5,) * 5)
     both = tune_choose.from_samples(tune_choose.as_samples([*first, *cells(direct=(0.7,) * 5)]), MACHINE)
     assert len(both) == len(SIZES) and all(len(cell.rounds) == 6 for cell in both)
-    assert {(cell.cores, cell.dedicated) for cell in both} == {(4, True)}
+    assert {(cell.machine, cell.cores, cell.dedicated) for cell in both} == {("Intel Test, 4 processors", 4, True)}
     assert both[0].ratios("shared", "direct")[0] == pytest.approx(0.5)
 
 
@@ -110,9 +119,25 @@ def test_between_hosts_the_table_is_theirs(monkeypatch: pytest.MonkeyPatch) -> N
     assert decisions[0].table != decisions[1].table
 
 
-def test_what_the_table_loses_is_told() -> None:
+def test_machines_are_decided_apart_and_the_table_for_all() -> None:
+    other = {**MACHINE, "cpu": "AMD Test"}
+    samples = [tune_choose.as_samples(cells(direct=direct)) for direct in ((0.5, 1.3, 1.3, 0, 0), (0.5, 0.9, 1.2, 0, 0))]
+    found = [*tune_choose.from_samples(samples[0], MACHINE), *tune_choose.from_samples(samples[1], other)]
+    for together, limits in ((False, [8 << 10, 2 << 10]), (True, [8 << 10, 8 << 10])):  # AMD, Intel
+        assert [decision.choice.picks[0].up_to for decision in decide(found, together)] == limits
+
+
+def test_a_machine_that_shares_processors_is_not_set_beside_one_that_does_not() -> None:
+    found = []
+    for cores, direct in ((2, (0.5, 1.3, 1.3, 0, 0)), (1, (0.5, 0.9, 1.2, 0, 0))):
+        found += tune_choose.from_samples(tune_choose.as_samples(cells(direct=direct)), {**MACHINE, "cores": cores})
+    assert [decision.choice.picks[0].up_to for decision in decide(found, together=True)] == [8 << 10, 2 << 10]
+
+
+def test_what_the_table_loses_is_told_by_machine() -> None:
     lines = tune.losses(decide(tune_choose.from_samples(tune_choose.as_samples(cells(direct=(0.5, 0.5, 2.0, 0, 0))), MACHINE)))
-    assert lines[1:] == [f"# {'':14}{'shm 2':>15}", f"# {'all_to_all':14}{'1.149 (2.00)':>15}", "# all 5 cells: 1.149 (2.00)"]
+    assert lines[1:] == ["# Intel Test, 4 processors", f"# {'':14}{'shm 2':>15}", f"# {'all_to_all':14}{'1.149 (2.00)':>15}",
+                         "# all 5 cells: 1.149 (2.00)"]
 
 
 # ---- the shipped table ----
@@ -145,6 +170,59 @@ def test_the_machines_of_the_table_are_those_of_its_samples() -> None:
     assert machines == {(cpu, cores) for cpu, cores in tuning.MEASURED if cpu != "AMD"}  # whose samples were not kept
 
 
+# ---- the rows of table.h ----
+
+
+def test_lines_are_those_of_the_source() -> None:
+    source = Path(tune.__file__).parents[1] / "backends" / "engine" / "collectives" / "table.h"
+    assert tune_table.lines([]) == [line for line in source.read_text().splitlines() if line.startswith("ROW(")]
+
+
+def rows_of(kind: str) -> list[tuning.Row]:
+    return [row for row in tuning.rows() if row.kind == kind]
+
+
+@pytest.mark.parametrize("kind", tuning.operations())
+def test_rows_derived_from_the_table_say_what_it_says(kind: str) -> None:
+    given = rows_of(kind)
+    choices = {(place, ranks): tuning.shipped(kind, place.transport, ranks, place.dedicated)
+               for place in tune_table._SECTIONS for ranks in (2, 4)}
+    made = tune_table.derived(given, choices)
+    assert len(made) <= len(given) + 1
+    for place in tune_table._PLACES:
+        for ranks in (2, 3, 7, 8, 9, 16, 17, 100):
+            for size in (0, 1024, 8192, 8193, 100_000, 1 << 20, 1 << 30):
+                wanted = tune_table.first(given, place, 4 if place in tune_table._SECTIONS and 2 < ranks <= 8 else ranks, size)
+                assert tune_table.first(made, place, ranks, size) == wanted
+
+
+def test_rows_say_what_was_chosen_and_no_more() -> None:
+    made = tune_table.derived(rows_of("all_gather"), {
+        (Place("loopback"), 2): (Pick("bruck", 1 << 20), Pick("ring", None)),
+        (Place("loopback"), 4): (Pick("bruck", 100), Pick("ring", None)),
+        (Place("symmetric"), 2): (Pick("shared", 8 << 10), Pick("direct", None)),
+        (Place("shm", True), 4): (Pick("direct", None),)})
+    found = {(place, ranks, size): tune_table.first(made, place, ranks, size)
+             for place in (Place("shm"), Place("shm", True), Place("symmetric"), Place("loopback")) for ranks in (2, 3, 8, 9)
+             for size in (50, 32 << 10, 1 << 20, 1 << 30)}
+    assert [found[Place("loopback"), ranks, 1 << 20] for ranks in (2, 3, 8, 9)] == ["bruck", "ring", "ring", "ring"]
+    assert [found[Place("loopback"), ranks, 32 << 10] for ranks in (2, 3, 8, 9)] == ["bruck", "ring", "ring", "bruck"]
+    assert [found[Place("symmetric"), ranks, 32 << 10] for ranks in (2, 3, 8, 9)] == ["direct", "direct", "shared", "shared"]
+    assert [found[Place("shm"), ranks, 32 << 10] for ranks in (2, 3, 8, 9)] == ["shared"] * 4
+    assert [found[Place("shm", True), ranks, 50] for ranks in (2, 3, 8, 9)] == ["direct"] * 3 + ["shared"]
+    assert tune_table.line(made[0]) == 'ROW(ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, CHECKS, KiB(8), 4)'
+
+
+def test_several_hosts_have_a_section() -> None:
+    made = tune_table.derived(rows_of("reduce_scatter"),
+                              {(Place("hosts"), 4): (Pick("pairwise", 100), Pick("leaders", None))})
+    first = [tune_table.first(made, place, 4, size)
+             for place in (Place("hosts"), Place("hosts", uneven=True), Place("tcp")) for size in (50, 1 << 30)]
+    assert first == ["pairwise", "leaders", "pairwise", "pairwise", "bruck", "pairwise"]
+    assert ('ROW(REDUCE_SCATTER, "leaders", hierarchical_reduce_scatter, EVEN_HOSTS, CHECKS, ALWAYS, 0)'
+            in map(tune_table.line, made))
+
+
 # ---- the command ----
 
 
@@ -172,9 +250,10 @@ def test_as_a_user_runs_it(tmp_path: Path) -> None:
     assert f"# written: {file}, for ARRAYCOMM_TUNING" in done.stdout
     again = run("arraycomm.bench", "tune", "--np=2", "--ops=scatter", "--transport=loopback", *BRIEF, "--samples", str(samples))
     assert again.returncode == 0 and "# scatter over loopback, 2 ranks: us per call, median of 6 rounds" in again.stdout
-    shown = run("arraycomm.bench", "tune", "--rounds=0", "--samples", str(samples))
+    shown = run("arraycomm.bench", "tune", "--rounds=0", "--samples", str(samples), "--table")
     assert "# scatter over loopback, 2 ranks: us per call, median of 6 rounds" in shown.stdout
     assert f"# {tuning.machine()['cpu']}, {tuning.machine()['cores']} processors" in shown.stdout
+    assert 'ROW(BARRIER, "shared", shared_barrier, ONE_HOST, CHECKS, ALWAYS, 0)' in shown.stdout.splitlines()
     used = run("arraycomm.bench", "all_reduce", "--nproc=2", "-b=64", "-e=4K", "-f=64", "-n=2", ARRAYCOMM_TUNING=str(file))
     assert "# Out of bounds values : 0 OK" in used.stdout, used.stderr
     info = run("arraycomm.info", ARRAYCOMM_TUNING=str(file))
@@ -205,7 +284,7 @@ def test_a_launchers_world_has_its_size(capsys: pytest.CaptureFixture[str], monk
     (["--ops=xor"], "unknown operation 'xor'; choose from all_reduce"), (["--transport=sea"], "unknown transport 'sea'"),
     (["--np=1"], "'1' is not a whole number of at least 2"), (["--rounds=2"], "at least 3, or 0 to measure nothing"),
     (["--transport=hosts"], "--transport hosts: 2 ranks on 1 host have shm, symmetric, loopback only"),
-    (["--rounds=0"], "name the samples with --samples"),
+    (["--rounds=0"], "name the samples with --samples"), (["--samples=a", "--samples=b"], "several --samples are for --rounds 0"),
     (["--rounds=0", "--samples=/nowhere/x"], "cannot read the samples in '/nowhere/x': No such file or directory"),
     (["--sizes=x"], "'x' is not a size"),
     (["-o", "/nowhere/x"], "cannot write '/nowhere/x'")])
@@ -239,15 +318,14 @@ def test_ranks_go_up_to_the_processors(cores: int, numbers: tuple[int, ...]) -> 
     assert tune.powers(cores) == numbers
 
 
-@pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
-def test_another_machines_samples_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-                                               path: Path) -> None:
+def test_another_machines_samples_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(tune_choose, "shipped", tuning.shipped)
-    assert main(["tune", "--rounds=0", f"--samples={path}"]) == 0
-    shown, machine = capsys.readouterr().out.splitlines(), json.loads(path.read_text())["machine"]
-    assert f"# {machine['cpu']}, {machine['cores']} processors" in shown
-    assert sum(line.startswith("# all ") for line in shown) == 1
+    assert main(["tune", "--rounds=0", "--ops=scan,barrier", *(f"--samples={path}" for path in MEASURED), "--table"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("# all ") for line in shown) == len({json.loads(path.read_text())["machine"]["cores"]
+                                                                    for path in MEASURED})
+    assert 'ROW(BARRIER, "dissemination", barrier_dissemination, ANYWHERE, CHECKS, ALWAYS, 0)' in shown
 
 
 def test_a_rank_that_fails_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

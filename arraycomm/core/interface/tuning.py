@@ -44,9 +44,11 @@ class Row(NamedTuple):
 
     kind: str
     name: str
+    function: str
     where: str  # of _RUNS
     max_ranks: int  # 0: any
     up_to: int | None  # bytes; None: any
+    checks: bool  # compares the ranks' call signatures itself
     ahead: bool  # a sending root does not wait for the signature check
     ordered: bool  # reduces each element in rank order
 
@@ -147,9 +149,9 @@ def rows() -> list[Row]:
     row = ffi.new("acomm_row *")
     found: list[Row] = []
     while lib.acomm_algorithm(len(found), row):
-        kind, name = (ffi.string(text).decode() for text in (row.kind, row.name))
-        found.append(Row(kind, name, list(_RUNS)[row.where], row.max_ranks,
-                         None if row.up_to == _ALWAYS else row.up_to, bool(row.ahead), bool(row.ordered)))
+        kind, name, function = (ffi.string(text).decode() for text in (row.kind, row.name, row.function))
+        found.append(Row(kind, name, function, list(_RUNS)[row.where], row.max_ranks,
+                         None if row.up_to == _ALWAYS else row.up_to, bool(row.checks), bool(row.ahead), bool(row.ordered)))
     return found
 
 

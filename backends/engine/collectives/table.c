@@ -7,11 +7,11 @@
 #define KiB(n) ((uint64_t)(n) << 10)
 
 const struct algorithm collectives_table[] = {
-#define ROW(kind, name, function, where, does, up_to, max_ranks) {ACOMM_##kind, name, function, where, does, up_to, max_ranks},
+#define ROW(kind, name, function, where, does, up_to, max_ranks) {ACOMM_##kind, name, #function, function, where, does, up_to, max_ranks},
 #include "collectives/table.h"
 #undef ROW
-    {ACOMM_RECV, "staged", NULL, ANYWHERE, CHECKS, ALWAYS, 0}, /* protocol of long messages, see p2p/offer.c */
-    {ACOMM_RECV, "read", NULL, ANYWHERE, CHECKS, ALWAYS, 0},
+    {ACOMM_RECV, "staged", "", NULL, ANYWHERE, CHECKS, ALWAYS, 0}, /* protocol of long messages, see p2p/offer.c */
+    {ACOMM_RECV, "read", "", NULL, ANYWHERE, CHECKS, ALWAYS, 0},
     {.name = NULL},
 };
 _Static_assert(MiB(2) == DIRECT_FROM,
@@ -23,8 +23,8 @@ int acomm_algorithm(int row, acomm_row *out)
     if (row < 0 || row >= rows)
         return 0;
     const struct algorithm *a = &collectives_table[row];
-    *out = (acomm_row){acomm_operations[a->kind].name, a->name, (int)a->where, a->max_ranks, a->up_to,
-                       (a->does & AHEAD) != 0, (a->does & ORDERED) != 0};
+    *out = (acomm_row){acomm_operations[a->kind].name, a->name, a->function, (int)a->where, a->max_ranks, a->up_to,
+                       (a->does & CHECKS) != 0, (a->does & AHEAD) != 0, (a->does & ORDERED) != 0};
     return 1;
 }
 

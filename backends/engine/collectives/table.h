@@ -1,6 +1,6 @@
 /* The table: the first row of a kind that fits the layout, the ranks and the bytes wins; the last row of a kind that can
  * run anywhere has no limit. To add an algorithm: its file in this folder and its row here, which declares it as well.
- * `arraycomm-bench tune` proposes the limits from measurements, those in bench/measured; docs/lab/tuning.md says which were
+ * `arraycomm-bench tune --table` proposes the limits from measurements, those in bench/measured; docs/lab/tuning.md says which were
  * taken. ARRAYCOMM_TUNING puts a machine's own before them.
  *
  * ROW(kind, name, function, where, CHECKS | ORDERED | AHEAD, bytes up to, ranks up to (0: any)); see struct algorithm in select.h.

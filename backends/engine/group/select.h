@@ -6,7 +6,7 @@
 struct acomm_group;
 struct algorithm {
     int kind;
-    const char *name;
+    const char *name, *function;
     int (*run)(struct acomm_op *op);
     /* Where the row counts. ONE_HOST: where all ranks share memory. SYMMETRIC: there, once arrays lie in it (group.empty).
      * HOSTS: of parts (select.h), for several hosts; EVEN_HOSTS: with as many ranks on each. NEAR: on one host, though over
