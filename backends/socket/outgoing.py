@@ -59,12 +59,14 @@ class Outgoing:
                 raise ResourceError(f"rank {self._rank}: no descriptor left for a connection to rank {peer}: "
                                     f"{error.strerror}; raise `ulimit -n`") from error
             raise DistNetworkError(f"rank {self._rank} cannot reach rank {peer} ({card.place}) at {where}: "
-                                   f"{error.strerror or error}; {_remedy(address, inside)}") from error
+                                   f"{error.strerror or error}; {_remedy(address, inside, error)}") from error
         except AuthFailed as error:
             raise AuthFailed(f"rank {self._rank} to rank {peer} ({card.place}): {error}") from error
 
 
-def _remedy(address: str, inside: bool) -> str:
+def _remedy(address: str, inside: bool, error: OSError) -> str:
+    if inside and error.errno == errno.ECONNREFUSED:  # nobody listens on a socket that is still there
+        return "its process has ended"
     if inside:
         return ("it has ended, or ARRAYCOMM_HOSTID is the same on several hosts, or its socket was removed (as cleaners of "
                 "temporary files may: set XDG_RUNTIME_DIR or TMPDIR to a directory that they spare)")

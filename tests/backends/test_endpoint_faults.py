@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from .world import TRANSPORTS, over
 def lost(answers: list[dict[str, Any]], rank: int, words: str) -> None:
     for answer in answers:
         assert answer["error"] == "PeerLost" and answer["ranks"] == [rank], answer
-        assert words in answer["text"] and f"rank {rank} (host " in answer["text"], answer["text"]
+        assert re.search(words, answer["text"]) and f"rank {rank} (host " in answer["text"], answer["text"]
 
 
 @TRANSPORTS
@@ -41,7 +42,7 @@ def test_killed_process(start: Any, transport: str, when: str, short: Path) -> N
             process.tell("barrier")
     world.ranks[2].signal(signal.SIGKILL)
     answers = [process.hear() for process in survivors] if when == "waiting" else world.all("barrier", but=(2,))
-    lost(answers, 2, "process died (connection closed)")
+    lost(answers, 2, r"process died \(connection closed\)")
     assert not any("partial data" in answer["text"] for answer in answers), answers  # a barrier writes none
     lost(world.all("barrier", but=(2,)), 2, "process died")
     world.ranks[2].child.wait()
@@ -57,9 +58,9 @@ def test_two_killed_and_a_group_of_the_others_goes_on(start: Any) -> None:
     answers = world.errors("barrier", but=(1, 3))
     assert all(answer["error"] == "PeerLost" and answer["ranks"] in ([1], [3]) for answer in answers), answers
     assert world.results("split_total", but=(1, 3)) == [[9.0, 9.0]] * 3
-    # The ring was cut on both sides of rank 2 and has been mended, so its death is seen too.
+    # The ring was cut on both sides of rank 2. It has been mended, so its death is seen too; or it is still being mended.
     world.ranks[2].signal(signal.SIGKILL)
-    lost(world.errors("split_total", but=(1, 2, 3)), 1, "process died")
+    lost(world.errors("split_total", but=(1, 2, 3)), 1, "process (died|has ended)")
 
 
 QUICK = {"ARRAYCOMM_HEARTBEAT": "0.1", "ARRAYCOMM_SILENCE": "1.5"}

@@ -123,9 +123,14 @@ def test_without_an_abstract_name_there_is_the_path(short: Path, monkeypatch: py
     refuse(monkeypatch, lambda address: not address.startswith("\0"))
     path = request.getfixturevalue("listener")
     reach(path)
-    os.unlink(path)
     mine = peers.this_process([("127.0.0.1", 1)], path)
     ways = outgoing.Outgoing(0, peers.Peers([peers.encode(mine)] * 2, mine), "job", b"secret", 5)
+    os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(path)
+    with pytest.raises(DistNetworkError, match="its process has ended"):
+        ways.connect(1, Purpose.CONTROL)
+    os.unlink(path)
     with pytest.raises(DistNetworkError, match="its socket was removed"):
         ways.connect(1, Purpose.CONTROL)
 
