@@ -12,7 +12,6 @@ from arraycomm.core.base.command import command
 SUBCOMMANDS = {
     "compare": "compares arraycomm with MPI, gloo, MLX, JAX and others, interleaved; prints ratios",
     "tune": "measures the fastest algorithm for each size; writes a file for ARRAYCOMM_TUNING",
-    "startup": "measures how long init() and close() take",
 }
 
 

@@ -22,7 +22,7 @@ _NOTE = "On a code host this page shows the tables only. The site, and `help()` 
 # Its members have sections of their own, and its constructor is not for users.
 _NO_MEMBERS = "    options: {members: false, inherited_members: false, show_signature: false, merge_init_into_class: false}\n"
 COMMANDS = {"arraycomm-run": "arraycomm.launch.__main__", "arraycomm-bench": "arraycomm.bench.__main__",
-            **{f"arraycomm-bench {name}": "arraycomm.bench.__main__" for name in ("compare", "tune", "startup")},
+            **{f"arraycomm-bench {name}": "arraycomm.bench.__main__" for name in ("compare", "tune")},
             "arraycomm-info": "arraycomm.info", "arraycomm-trace": "arraycomm.monitor.trace"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,9 @@ def test_the_board_shows_metrics_that_there_are() -> None:
     assert len(asked) >= 8 and asked <= served
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]]
     assert len(set(places)) == len(places)
+
+
+def test_the_start_of_ranks_is_measured() -> None:
+    done = subprocess.run([sys.executable, RECIPES / "startup.py", "2"], capture_output=True, text=True, timeout=120, check=True)
+    assert re.fullmatch(r"2 ranks: the first init\(\), with its imports, [\d.]+ ms; later ones [\d.]+ ms; close\(\) [\d.]+ ms\n",
+                        done.stdout)

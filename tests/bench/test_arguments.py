@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from arraycomm.bench import compare, startup, tune
+from arraycomm.bench import compare, tune
 from arraycomm.bench.arguments import at_least, numbers, parse_size, some_of
 from arraycomm.bench.peers import GROUPS
 
@@ -39,14 +39,12 @@ def test_one_name_may_stand_for_several() -> None:
 
 
 @pytest.mark.parametrize(("module", "option", "told"), [
-    *((module, "--sizes=8,5x", "'5x' is not a size; write 8, 64K, 1.5M or 1G") for module in
-      (compare, tune)),
-    *((module, "--np=2,x", "'x' is not a whole number of at least") for module in
-      (compare, startup, tune)),
+    *((module, "--sizes=8,5x", "'5x' is not a size; write 8, 64K, 1.5M or 1G") for module in (compare, tune)),
+    *((module, "--np=2,x", "'x' is not a whole number of at least") for module in (compare, tune)),
     *((module, "--ops=barriers", "unknown operation 'barriers'; choose from all_reduce") for module in (compare, tune)),
     (compare, "--ops=mpi4py", "unknown operation 'mpi4py'"),
     (tune, "--transport=sea", "unknown transport 'sea'; choose from shm, symmetric, loopback"),
-    (startup, "--repeats=0", "'0' is not a whole number of at least 1")])
+    (compare, "--rounds=0", "'0' is not a whole number of at least 1")])
 def test_every_command_refuses_what_does_not_do(module: ModuleType, option: str, told: str,
                                                 capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):

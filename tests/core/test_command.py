@@ -14,7 +14,7 @@ from arraycomm.core.base.command import CLOSED, command
 COMMANDS = {
     "info": ["arraycomm.info"],
     "json": ["arraycomm.info", "--json"],
-    "help": ["arraycomm.bench", "startup", "--help"],  # argparse prints, and leaves
+    "help": ["arraycomm.bench", "tune", "--help"],  # argparse prints, and leaves
     "ranks": ["arraycomm.bench", "all_reduce", "-b", "8", "-e", "8", "-n", "2", "--nproc", "2"],  # a rank prints
     "launcher": ["arraycomm.launch", "--nproc-per-node", "2", "-m", "platform"],
     "torch's launcher": ["arraycomm.distributed.launch", "--help"],
