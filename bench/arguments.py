@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+from arraycomm.launch import job
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -24,12 +27,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 def at_least(low: int) -> Callable[[str], int]:
     """A type for whole numbers from `low` on."""
-    def number(text: str) -> int:
-        if not re.fullmatch(r"[0-9]+", text) or int(text) < low:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {low}")
-        return int(text)
-
-    return number
+    return partial(job.at_least, low)
 
 
 def numbers(low: int) -> Callable[[str], tuple[int, ...]]:

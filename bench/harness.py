@@ -59,7 +59,8 @@ def measure(group: Any, call: Callable[[], Any], plan: Plan) -> Timing:
     """Times a call that every rank of the group makes together. Collective: all ranks get the same Timing."""
     for _ in repeat(None, plan.warmup):
         call()
-    calls = plan.calls or _calls_per_batch(group, call)
+    # Sized by the slowest rank, so that every rank makes the same number of calls.
+    calls = plan.calls or filling(lambda number: slowest(group, group, call, number))
     own = np.array([batch(group, call, calls) for _ in range(plan.batches)], dtype=np.float64)
     batches = _combine(over_ranks(group, own), plan.average) / calls / 1e3
     middle, low, high = statistics.median(batches), float(batches.min()), float(batches.max())
@@ -79,14 +80,9 @@ def batch(group: Any, call: Callable[[], Any], calls: int) -> int:
     return perf_counter_ns() - begin
 
 
-def slowest(group: Any, call: Callable[[], Any], calls: int) -> float:
-    """Nanoseconds per call of the slowest rank, of a batch. Collective: all ranks get the same."""
-    return float(over_ranks(group, np.array([batch(group, call, calls)])).max()) / calls
-
-
-def _calls_per_batch(group: Any, call: Callable[[], Any]) -> int:
-    # Sized by the slowest rank, so that every rank makes the same number of calls.
-    return filling(lambda calls: int(over_ranks(group, np.array([batch(group, call, calls)])).max()))
+def slowest(world: Any, group: Any, call: Callable[[], Any], calls: int) -> int:
+    """Nanoseconds of a batch on the slowest rank. Collective: all ranks get the same, over `world`, which has the same ranks."""
+    return int(over_ranks(world, np.array([batch(group, call, calls)])).max())
 
 
 def filling(batch: Callable[[int], int], most: int = _MOST_CALLS) -> int:

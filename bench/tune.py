@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -130,8 +130,7 @@ def _run(given: argparse.Namespace, known: list[Samples], place: Place | None) -
     plans = {ranks: Plan(given.ops, given.transport, given.sizes, given.rounds, cores)
              for ranks in (given.np if given.rounds else ())}
     if plans and (place is None or place.rank == 0):
-        print(f"# {', '.join(map(str, plans))} ranks: {_duration(plans)}; the machine should be idle otherwise",
-              file=sys.stderr)
+        print(f"# {', '.join(map(str, plans))} ranks; the machine should be idle otherwise", file=sys.stderr)
     for ranks, plan in plans.items():
         if place is not None:
             measured.append(samples(plan))
@@ -143,15 +142,6 @@ def _run(given: argparse.Namespace, known: list[Samples], place: Place | None) -
     if place is None or place.rank == 0:
         _finish(given, known, measured)
     return 0
-
-
-def _duration(plans: Mapping[int, Plan]) -> str:
-    """By what a cell and a round of it took on machines of 2 and 16 processors; ranks that share them take longer."""
-    cells = {ranks: len(plan.operations) * len(plan.transports or tuning.INSIDE) * len(plan.sizes)
-             for ranks, plan in plans.items()}
-    seconds = sum(number * (0.02 + 0.01 * ranks + 0.03 * plans[ranks].rounds) * max(1.0, ranks / plans[ranks].cores)
-                  for ranks, number in cells.items())
-    return f"about {max(1, round(seconds / 60))} minute{'s' * (seconds >= 90)}"
 
 
 def samples(plan: Plan) -> Samples:

@@ -18,7 +18,7 @@ import numpy as np
 from arraycomm.core.interface import tuning
 
 from .collectives import COLLECTIVES, Call, Case
-from .harness import batch, over_ranks
+from .harness import slowest
 from .peers.protocol import IN_PLACE
 from .tune_choose import Cell, at
 from .worlds import environment
@@ -137,8 +137,7 @@ def _call(group: Any, arrays: tuple[Any, Any], operation: str, case: Case) -> Ca
 
 def _batch(group: Any, runner: _Runner) -> float:
     """Microseconds per call of the slowest rank."""
-    own = np.array([batch(runner.group, runner.call, runner.calls)])
-    return float(over_ranks(group, own).max()) / runner.calls / 1e3
+    return slowest(group, runner.group, runner.call, runner.calls) / runner.calls / 1e3
 
 
 def _size_up(group: Any, entry: _Entry) -> None:
