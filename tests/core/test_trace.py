@@ -6,7 +6,6 @@ import errno
 import json
 import logging
 import os
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -90,8 +89,9 @@ def test_another_clock_is_measured(tmp_path: Path) -> None:
     assert abs(about["offset_us"] - 5e6) <= about["doubt_us"] + 1 < 1e6 and ranks[0].about["doubt_us"] == 0
     merged = {(e["pid"], e["args"]["sequence"]): (e["ts"], e["ts"] + e["dur"]) for e in trace.merge(ranks)
               if e["ph"] == "X" and e["args"].get("sequence") and e["args"]["group"] == "world" and "error" not in e["args"]}
+    most = about["doubt_us"] + 1
     for sequence in (1, 2):
-        assert merged[0, sequence][1] + 1 >= merged[1, sequence][0] and merged[1, sequence][1] + 1 >= merged[0, sequence][0]
+        assert merged[0, sequence][1] + most >= merged[1, sequence][0] and merged[1, sequence][1] + most >= merged[0, sequence][0]
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +124,10 @@ def test_the_command_merges_them(folder: Path, capsys: pytest.CaptureFixture[str
     events = json.loads((folder / "merged.json").read_text())["traceEvents"]
     times = [e["ts"] for e in events if "ts" in e]
     assert times == sorted(times) and times[0] == 0 and {e["pid"] for e in events} == {0, 1}
-    ranks = trace.read(folder)
-    meet = [rank.meetings() for rank in ranks]
-    assert len(meet[0]) == 3 and all(meet[0][key][1] >= meet[1][key][0] for key in meet[0])
+    spans = [{(e["args"]["group"], e["args"]["sequence"]): (e["ts"], e["ts"] + e["dur"]) for e in events
+              if e["ph"] == "X" and e["pid"] == rank and "error" not in e["args"] and "sequence" in e["args"]}
+             for rank in range(RANKS)]
+    assert len(spans[0]) == 3 and all(spans[0][key][1] >= spans[1][key][0] for key in spans[0])
 
 
 def test_a_killed_rank_leaves_what_it_wrote(folder: Path, tmp_path: Path) -> None:
@@ -193,48 +194,17 @@ class Counter(Watcher):
         self.count += 1
 
 
-
-def synthetic(rank: int, clock: str, wrong: Any, offset: float, seed: int = 0) -> trace.Rank:
-    """A rank whose clock shows wrong(t) at the true time t: 400 barriers in 40 s, which ranks reach up to 20 ms apart."""
+def measured(rank: int, clock: str, offset: float, doubt: float, at: float) -> trace.Rank:
     found = trace.Rank.__new__(trace.Rank)
-    found.about = {"run": "r", "rank": rank, "size": 3, "clock": clock, "offset_us": offset, "doubt_us": 50.0}
-    found.events = []
-    chance = random.Random(seed)
-    for sequence in range(1, 401):
-        come = [sequence * 1e5 + chance.uniform(0, 2e4) for _ in range(3)]
-        begin, end = come[rank], max(come) + chance.uniform(20, 60)
-        found.events.append({"ph": "X", "name": "barrier", "pid": rank, "tid": rank, "ts": wrong(begin),
-                             "dur": wrong(end) - wrong(begin), "args": {"group": "world", "sequence": sequence}})
+    found.about = {"run": "r", "rank": rank, "size": 3, "clock": clock, "offset_us": offset, "doubt_us": doubt}
+    found.events = [{"ph": "X", "name": "barrier", "pid": rank, "tid": rank, "ts": at, "dur": 1.0, "args": {}}]
     return found
 
 
-def test_clocks_that_are_off_and_drift() -> None:
-    """100 s off, 30 parts in a million fast: 1.2 ms more at the end, found to 100 us."""
-    def fast(t: float) -> float:
-        return t * (1 + 30e-6) - 1e8
-
-    ranks = [synthetic(0, "a", lambda t: t, 0.0), synthetic(1, "b", fast, 1e8 + 40), synthetic(2, "b", fast, 1e8 - 30)]
-    merged = {(event["pid"], event["args"]["sequence"]): event["ts"] for event in trace.merge(ranks) if event["ph"] == "X"}
-    for event in ranks[1].events:
-        true = (event["ts"] + 1e8) / (1 + 30e-6) - ranks[0].events[0]["ts"]
-        assert abs(merged[1, event["args"]["sequence"]] - merged[0, 1] - true) < 100
-
-
-def test_without_common_operations_what_was_measured_counts() -> None:
-    clock = trace.Clock(25.0)
-    assert clock.at(1e9) == 1e9 + 25 and clock.at(-5.0) == 20.0
-    said = [trace.Bound(1e6, 20.0, 40.0), trace.Bound(2e6, 30.0, 35.0), trace.Bound(3e6, 0.0, 10.0)]
-    clock = trace.Clock(25.0, said)
-    assert clock.offsets == [25.0, 30.0, 10.0] and clock.at(2.5e6) == pytest.approx(2.5e6 + 20) and clock.at(4e6) == 4e6 + 10
-
-
-def test_what_was_measured_badly_is_put_right_from_the_beginning() -> None:
-    """A busy host: the exchange of clocks told 100 us too much, and the operations that follow bound it better."""
-    said = [trace.Bound(10.0, -1.0, 1.0), trace.Bound(20.0, -1.0, 1.0), trace.Bound(3e6, -2.0, 0.5)]
-    clock = trace.Clock(100.0, said)
-    for bound in said:
-        assert bound.lower <= clock.at(bound.time) - bound.time <= bound.upper
-    assert clock.at(-5.0) == -4.0 and clock.offsets == [1.0, 1.0, 0.5]
+def test_of_the_ranks_of_a_clock_the_surest_measurement_counts() -> None:
+    ranks = [measured(0, "a", 0.0, 0.0, 100.0), measured(1, "b", 1e8 + 40, 50.0, -1e8),
+             measured(2, "b", 1e8 + 130, 5.0, 20.0 - 1e8)]
+    assert {event["pid"]: event["ts"] for event in trace.merge(ranks)} == {0: 0.0, 1: 30.0, 2: 50.0}
 
 
 def several_clocks(rank: int) -> tuple[int, int]:

@@ -4,8 +4,7 @@ One file for each world and rank, `<world>-<run>-rank<r>.json` in the folder tha
 "Trace Event Format" (Google, 2016) has them, times in microseconds of CLOCK_MONOTONIC. Written every second and at the
 end; one that was cut off is readable up to there. `python -m arraycomm.trace` merges the files of a run.
 
-Ranks of one host share a clock. Others measure theirs against rank 0's when the world is opened. How clocks drift afterwards
-follows from the operations themselves, when the files are merged.
+Ranks of one host share a clock. Others measure theirs against rank 0's when the world is opened.
 """
 
 from __future__ import annotations
