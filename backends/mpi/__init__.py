@@ -11,7 +11,7 @@ from arraycomm.core.base.errors import DistBackendError
 from arraycomm.core.bootstrap.rendezvous import Rendezvous, announced
 from arraycomm.core.bootstrap.store import HashStore
 
-from ..socket.communicator import SocketCommunicator
+from ..socket.communicator import SocketCommunicator, wanted_algorithms
 from . import process
 from .endpoint import MpiEndpoint
 from .library import Library, load
@@ -78,6 +78,7 @@ class MpiBackend:
 
 
 def _open(library: Library, comm: int, name: str, timeout: float) -> MpiCommunicator:
+    wanted_algorithms()  # an unknown one is refused on all ranks before they meet
     endpoint = MpiEndpoint(library, comm, name=name, timeout=timeout)
     try:
         return MpiCommunicator(endpoint, range(endpoint.size), name, timeout, owns=True)

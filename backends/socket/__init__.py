@@ -6,7 +6,7 @@ from arraycomm.core.arrays.types import DeviceType
 from arraycomm.core.bootstrap.rendezvous import Rendezvous
 
 from . import peers
-from .communicator import SocketCommunicator
+from .communicator import SocketCommunicator, wanted_algorithms
 from .endpoint import Endpoint
 from .peers import Peer, Peers
 
@@ -36,6 +36,7 @@ class SocketBackend:
         def exchange(mine: Peer) -> Peers:
             return peers.exchange(meeting.store, meeting.rank, meeting.size, mine, timeout, meeting.secret, meeting.job)
 
+        wanted_algorithms()  # an unknown one is refused on all ranks before they meet
         endpoint = Endpoint(meeting.rank, meeting.size, exchange, meeting.secret, job=meeting.job, name=name, timeout=timeout,
                             addresses=meeting.addresses)
         try:

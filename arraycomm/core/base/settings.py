@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 OWN = "each its own"
@@ -27,6 +27,7 @@ class Setting(NamedTuple):
     ranks: str = OWN  # whether ranks may have different values
     least: float = 0  # of a number, and
     most: float = math.inf
+    whole: bool = False
     flag: bool = False
 
 
@@ -41,11 +42,11 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_WITHOUT", "", f"mechanisms of the engine that are switched off: some of {','.join(MECHANISMS)} "
                 "(docs/lab/mechanisms.md)", ranks=EQUAL),
         Setting("ARRAYCOMM_PIECE_BYTES", "0", "size of a shared-memory staging piece, a power of two (other sizes are rounded "
-                "down), up to 1073741824; 0: automatic", ranks=EQUAL, most=1 << 30),
+                "down), up to 1073741824; 0: automatic", ranks=EQUAL, most=1 << 30, whole=True),
         Setting("ARRAYCOMM_SOCKET_IFNAME", "", "interfaces: eth0,eth1, a prefix, =exact names or ^excluded ones",
                 ("GLOO_SOCKET_IFNAME",)),
         Setting("ARRAYCOMM_SOCKET_CONNECTIONS", "0", "TCP connections per pair of ranks, up to 64; 0: one per interface",
-                ranks="the largest value of all ranks counts", most=CONNECTIONS),
+                ranks="the largest value of all ranks counts", most=CONNECTIONS, whole=True),
         Setting("ARRAYCOMM_PORT_RANGE", "", "first-last: every listening socket takes its port from here"),
         Setting("ARRAYCOMM_HOSTID", "", "replaces the machine's identity in the test whether ranks are on one host",
                 ranks="equal on a host"),
@@ -165,23 +166,20 @@ def without() -> int:
 
 def get_number(name: str) -> float:
     """A numeric setting. Raises ValueError that names the variable and its range."""
-    return _within(TABLE[name], "a number", float, get(name))
-
-
-def get_integer(name: str) -> int:
-    """As get_number(), for an integer."""
-    return int(_within(TABLE[name], "a whole number", int, get(name)))
-
-
-def _within(row: Setting, what: str, read: Callable[[str], float], text: str) -> float:
+    row, text = TABLE[name], get(name)
     try:
-        value = read(text)
+        value = int(text) if row.whole else float(text)
     except ValueError:
         value = math.nan
     if row.least <= value <= row.most:  # false for nan
         return value
-    last = f" to {row.most:.12g}" if row.most < math.inf else " on"
+    what, last = "a whole number" if row.whole else "a number", f" to {row.most:.12g}" if row.most < math.inf else " on"
     raise ValueError(f"{row.name} must be {what} from {row.least:g}{last}, got {text!r}")
+
+
+def get_integer(name: str) -> int:
+    """As get_number(), for a setting that is whole."""
+    return int(get_number(name))
 
 
 def get_flag(name: str) -> bool:
