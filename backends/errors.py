@@ -29,6 +29,7 @@ _PLAIN: dict[int, type[errors.DistError]] = {
 KINDS = tuple(kinds.KINDS.values())
 _OPS = {op.code: op.name for op in OPS.values()} | {8: "premul_sum"}
 _SHARES = 2  # OP_SHARES: the end of Group.empty()
+_ON_GPU = 4  # OP_ON_GPU
 
 
 def describe(header: Any) -> str:
@@ -53,6 +54,8 @@ def _difference(mine: Any, theirs: Any) -> str:
     """The difference between two call signatures that describe() does not print."""
     if describe(mine) != describe(theirs):
         return ""
+    if (mine.flags ^ theirs.flags) & _ON_GPU:
+        return " (only one's array is on a GPU)"
     if mine.layout != theirs.layout:
         return " (the shapes or the counts differ)"
     if mine.dtype == lib.ACOMM_OPAQUE_HEADER:

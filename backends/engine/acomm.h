@@ -131,6 +131,8 @@ int acomm_group_close(acomm_group *group);
 /* ---- operations ---- */
 /* acomm_call's last fields: `failure` is filled where a message has failed after it was begun, and may be NULL; `release_lock` is
  * called once, before any wait, if the caller holds a lock (Python's); otherwise it is NULL. A timeout of 0 expires at once. */
+/* Added to a collective's redop as many times as 1 + the device, where the arrays are on a GPU: the fabric's own collective gets them. */
+enum { ACOMM_ON_GPU = 256 };
 /* Blocks until the end. */
 int acomm_run(acomm_group *group, acomm_call *call);
 /* Returns at once with a handle, which is to be freed; acomm_wait() returns the result. */

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.arrays.types import DeviceType
+from arraycomm.core.base import settings
 from arraycomm.core.base.errors import DistBackendError
 from arraycomm.core.bootstrap.rendezvous import Rendezvous, announced
 from arraycomm.core.bootstrap.store import HashStore
@@ -23,10 +24,13 @@ class MpiCommunicator(SocketCommunicator):
     """See SocketCommunicator. Close it before MPI_Finalize."""
 
     network = "MPI"
+    _endpoint: MpiEndpoint
 
     def _carry(self, group: object) -> None:
         super()._carry(group)
         process.groups.add(self)
+        # After a death MPI can make no communicator for a new group.
+        self.takes_gpus = self.size > 1 and self._endpoint.takes_gpus and lib.acomm_node_failed(self._endpoint.node) < 0
 
 
 class MpiBackend:
@@ -34,7 +38,7 @@ class MpiBackend:
 
     name = "mpi"
     devices = frozenset((int(DeviceType.CPU), int(DeviceType.CUDA_HOST), int(DeviceType.ROCM_HOST)))
-    on_gpus = "arraycomm.core.gpu.staged:Staged"
+    on_gpus = "arraycomm.backends.mpi.on_gpus:OnGpus"
 
     def unavailable(self) -> str | None:
         try:
@@ -45,7 +49,7 @@ class MpiBackend:
 
     def describe(self) -> dict[str, str]:
         """For arraycomm-info."""
-        facts = load().facts()
+        facts, gpus = load().facts(), settings.get("ARRAYCOMM_MPI_GPU")
         tolerant = ("ULFM: under mpirun --with-ft ulfm a killed rank is PeerLost, and the others can continue"
                     if facts.family == "Open MPI" else
                     "has ULFM's functions, not tested: mpirun ends the job when a rank is killed")
@@ -53,7 +57,10 @@ class MpiBackend:
                 "family": facts.family,
                 "killed ranks": tolerant if facts.fault_tolerant else "no ULFM: mpirun ends the job when a rank is killed",
                 "threads": f"MPI_THREAD_{(facts.threads or 'multiple').upper()}"
-                           + ("" if facts.threads else ", which init() will ask for")}
+                           + ("" if facts.threads else ", which init() will ask for"),
+                "arrays on GPUs": f"as ARRAYCOMM_MPI_GPU={gpus} says" if gpus else
+                                  "init() asks whether the library takes them" if facts.gpus is None else
+                                  f"the library takes {'them' if facts.gpus else 'none: they are staged'}"}
 
     def meet(self, timeout: float, name: str) -> Rendezvous:
         """Opens MPI_COMM_WORLD. MPI has done the rendezvous already, so the store is local to this process."""

@@ -35,8 +35,8 @@ class MpiEndpoint(Endpoint):
             super().__init__(0, 1, _alone, None, job=os.urandom(16).hex(), name=name, timeout=timeout, addresses=())
             return
         fabric = _Fabric(library, comm, rank, size, timeout)
-        met = _meet(fabric, name)
-        self._over = fabric
+        met = _meet(fabric, name, library.takes_gpus())
+        self._over, self.takes_gpus = fabric, met.gpus
         super().__init__(rank, size, fabric.exchange, met.secret, job=met.job, name=name, timeout=timeout,
                          addresses=met.addresses)
 
@@ -92,23 +92,26 @@ class _Fabric:
 
 
 class _Met(NamedTuple):
-    """The result of the rendezvous: rank 0's secret and job, and the addresses on which this rank listens."""
+    """The result of the rendezvous: rank 0's secret and job, the addresses on which this rank listens, and whether all ranks
+    give arrays on GPUs to MPI."""
 
     secret: bytes
     job: str
     addresses: list[str]
+    gpus: bool
 
 
-def _meet(fabric: _Fabric, name: str) -> _Met:
+def _meet(fabric: _Fabric, name: str, gpus: bool) -> _Met:
     label = sha256(name.encode(errors="surrogatepass")).digest()
-    told = fabric.gather(os.urandom(_SECRET) + label + _machine())
+    told = fabric.gather(os.urandom(_SECRET) + label + bytes([gpus]) + _machine())
     odd = next((rank for rank, other in enumerate(told) if other[_SECRET:][:_DIGEST] != told[0][_SECRET:][:_DIGEST]), 0)
     if odd:
         raise ValueError(f"rank {odd} gives the group another name than rank 0; this rank calls it {name!r}")
     secret = told[0][:_SECRET]
     one = len({other[-_DIGEST:] for other in told}) == 1
     job = sha256(b"arraycomm's job of " + secret).digest()[:16].hex()
-    return _Met(secret, job, select_addresses() or [loopback_address() if one else outside_address()])
+    return _Met(secret, job, select_addresses() or [loopback_address() if one else outside_address()],
+                all(other[_SECRET + _DIGEST] for other in told))
 
 
 def _machine() -> bytes:

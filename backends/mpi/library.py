@@ -22,7 +22,8 @@ LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
 class Facts(NamedTuple):
-    """Version and thread level of a library. threads: a name of LEVELS, None before MPI_Init."""
+    """Version and thread level of a library. threads: a name of LEVELS. gpus: whether it says that it takes arrays on CUDA
+    devices. Both None before MPI_Init."""
 
     path: str
     version: str
@@ -32,6 +33,7 @@ class Facts(NamedTuple):
     finalized: bool
     threads: str | None
     fault_tolerant: bool
+    gpus: bool | None
 
 
 class Library:
@@ -46,7 +48,12 @@ class Library:
         version = " ".join(ffi.string(found.version).decode(errors="replace").partition(",")[0].split())
         return Facts(self.path, version, ffi.string(found.family).decode(), (found.standard[0], found.standard[1]),
                      bool(found.initialized), bool(found.finalized),
-                     None if found.threads < 0 else LEVELS[found.threads], bool(found.fault_tolerant))
+                     None if found.threads < 0 else LEVELS[found.threads], bool(found.fault_tolerant),
+                     None if found.gpus < 0 else bool(found.gpus))
+
+    def takes_gpus(self) -> bool:
+        """Whether this rank would give it arrays on CUDA devices. After MPI_Init."""
+        return settings.get_flag("ARRAYCOMM_MPI_GPU") if settings.get("ARRAYCOMM_MPI_GPU") else bool(self.facts().gpus)
 
 
 _open: list[Library] = []  # at most one: a process can have one MPI

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,33 @@ def events(group: arraycomm.Group, *names: str) -> list[Path]:
     return paths
 
 
+def on_gpu(count: int) -> Any:
+    """Ones, on a device of the stand-in."""
+    from tests.standin import arrays
+
+    return arrays.asarray(np.ones(count))
+
+
+def killed_inside(group: arraycomm.Group) -> None:
+    """Rank 1 dies in MPI's collective, which has the others' arrays; a group without it stages them, and that is right."""
+    from arraycomm.backends.mpi import on_gpus
+
+    group.all_reduce(on_gpu(_SHORT))
+    if group.rank == 1:
+        os.environ["STANDIN_MPI"] = "dies"
+    try:
+        group.all_reduce(on_gpu(_LONG))
+    except arraycomm.PeerLost as error:
+        say(group, f"PeerLost {error.ranks}, kept {len(on_gpus._forever)}")
+    with group.shrink() as rest:
+        say(group, f"sum {rest.all_reduce(on_gpu(_LONG)).numpy().sum() / _LONG}")
+
+
+def one_refuses(group: arraycomm.Group) -> None:
+    group.all_reduce(on_gpu(_SHORT))
+    say(group, f"MPI got {ctypes.CDLL(load().path).standin_mpi_taken()}")
+
+
 def late(group: arraycomm.Group) -> None:
     """Rank 1 comes after rank 0 has given up; then it hears of that."""
     (given_up,) = events(group, "given up")
@@ -48,6 +76,20 @@ def late(group: arraycomm.Group) -> None:
             group.all_reduce(np.ones(_SHORT))
     try:
         group.all_reduce(np.ones(_SHORT), timeout=0.5)
+    finally:
+        given_up.write_text("")
+
+
+def late_on_gpus(group: arraycomm.Group) -> None:
+    """Rank 1 comes after rank 0 has given up in MPI."""
+    (given_up,) = events(group, "given up")
+    group.all_reduce(on_gpu(_SHORT))
+    if group.rank == 1:
+        given_up.read_text()
+        while True:
+            group.all_reduce(np.ones(_SHORT))
+    try:
+        group.all_reduce(on_gpu(_SHORT), timeout=0.5)
     finally:
         given_up.write_text("")
 
@@ -336,7 +378,8 @@ def hosts(group: arraycomm.Group) -> None:
 CASES = {"late": late, "leaves": leaves, "closes": closes, "aborts": aborts, "aborts receives": aborts_receives, "killed": killed,
          "wrapped": wrapped, "facade": facade, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks,
          "deviates": deviates, "frees": frees, "differs": differs, "in flight": in_flight, "many": many, "hosts": hosts,
-         "windows": windows}
+         "windows": windows, "killed inside": killed_inside, "one refuses": one_refuses,
+         "late on gpus": late_on_gpus}
 
 
 def main(case: str, *hosted: str) -> None:
@@ -344,6 +387,8 @@ def main(case: str, *hosted: str) -> None:
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
     if hosted:
         os.environ["ARRAYCOMM_HOSTID"] = f"host {rank // int(hosted[0])}"
+    if case == "one refuses":
+        os.environ["ARRAYCOMM_MPI_GPU"] = "0" if rank == 1 else ""
     if case in ("wrapped", "finalizes"):
         import mpi4py.MPI  # noqa: F401  it initialises MPI, and ends it
     if case == "settings differ":

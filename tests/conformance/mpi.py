@@ -76,6 +76,9 @@ def environ(library: str) -> dict[str, str]:
 
 def main(address: str, folder: str) -> None:
     """A rank: does tasks until the parent closes the connection."""
+    if hosts := os.environ.get("ARRAYCOMM_TEST_HOSTS"):
+        rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+        os.environ["ARRAYCOMM_HOSTID"] = hosts.split(",")[rank]
     with arraycomm.init(timeout=LIMIT / 2) as group, open(Path(folder, f"stack-{group.rank}"), "w") as stacks:
         faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
         connection = Client(address)

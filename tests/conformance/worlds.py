@@ -235,7 +235,8 @@ class Mpirun:
         from . import mpi
 
         self._output = (folder / "mpirun").open("w+")
-        variables = mpi.environ(settings.mpi) | settings.variables(0)
+        variables = mpi.environ(settings.mpi) | settings._replace(hosts=()).variables(0)
+        variables["ARRAYCOMM_TEST_HOSTS"] = ",".join(settings.hosts)
         with tempfile.TemporaryDirectory() as short, Listener(os.path.join(short, "ranks")) as listener:
             assert isinstance(listener.address, str)
             self._process = subprocess.Popen(

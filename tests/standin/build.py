@@ -57,9 +57,10 @@ def xla() -> str:
 
 @functools.cache
 def mpi(library: str) -> str:
-    """Path of the stand-in for an MPI library: this one, whose messages can fail."""
+    """Path of the stand-in for an MPI library: this one, whose messages can fail, and which takes arrays on devices."""
     made = Path(_folder().name, f"standin_{Path(library).parts[-3]}_{Path(library).name}")
-    subprocess.run(["cc", *FLAGS, f'-DREAL="{library}"', str(HERE / "mpi.c"), "-Wl,--no-as-needed", library,
+    family = [] if library.endswith(".so.40") else ["-DAS_MPICH"]
+    subprocess.run(["cc", *FLAGS, f'-DREAL="{library}"', *family, str(HERE / "mpi.c"), "-Wl,--no-as-needed", library,
                     f"-Wl,-rpath,{Path(library).parent}", "-o", str(made), "-ldl"], check=True)
     return str(made)
 

@@ -81,6 +81,9 @@ TABLE: dict[str, Setting] = {
                 "set by arraycomm-run --as-gloo", ranks="set on all or on none"),
         Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is searched for, see docs/guide/mpi.md",
                 ranks="the same library"),
+        Setting("ARRAYCOMM_MPI_GPU", "", "1: arrays on GPUs are given to the MPI library, even if it does not say that it takes "
+                "them; 0: they are staged; empty: the library is asked, see docs/guide/mpi.md",
+                ranks="arrays are given to it if all ranks would", flag=True),
         Setting("ARRAYCOMM_NCCL_LIBRARY", "", "path of libnccl.so.2; else the loaded one, a package's or the system's"),
         Setting("ARRAYCOMM_NCCL_SYMMETRIC", "0", "1: group.empty() registers memory on GPUs with NCCL, which does not compare "
                 "how ranks use it, see docs/guide/gpu.md", ranks="on if all ranks have it on", flag=True),

@@ -43,7 +43,7 @@ class Side:
         return Buffer(block.address, count, self.buffer.dtype, 1, 0, False, (count,), block)
 
 
-class _Slot:
+class Slot:
     """Pinned memory of one piece, and the events of its copies. `busy`: its last upload may be pending."""
 
     def __init__(self, lane: Lane) -> None:
@@ -71,7 +71,7 @@ class Operation:
                  call: Callable[..., Any], *, together: bool = False) -> None:
         self.name, self._source, self._target, self._number = name, source, target, number
         self._deadline, self._call, self._together = deadline, call, together
-        self._slots: list[_Slot] = []
+        self._slots: list[Slot] = []
         self.timeout = deadline - time.monotonic()
         self.touches = [side.buffer for side in (source, target) if side is not None]
 
@@ -79,7 +79,7 @@ class Operation:
         """Allocates pinned memory (whole: for all pieces) and makes our streams wait for the program's."""
         self._behind(lane)
         for _ in range(self._number if whole else min(DEPTH, self._number)):
-            self._slots.append(_Slot(lane))
+            self._slots.append(Slot(lane))
             self._slots[-1].take(lane, self._source, self._target, together=self._together)
 
     def _behind(self, lane: Lane) -> None:
@@ -123,7 +123,7 @@ class Operation:
         """Whether all enqueued uploads have completed."""
         return all(not slot.busy or self._lane.cuda.came(slot.up.handle) for slot in self._slots)
 
-    def _slot(self, index: int) -> _Slot:
+    def _slot(self, index: int) -> Slot:
         return self._slots[index % len(self._slots)]
 
     def _download(self, index: int) -> None:

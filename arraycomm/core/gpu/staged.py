@@ -65,13 +65,20 @@ class Staged:
     def collective(self, kind: Kind, src: Buffer | None, dst: Buffer | None, op: ReduceOp | None = None, root: int = -1,
                    counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Work | None:
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        operation = self._operation(kind, src, dst, op, root, counts, receives, layout, deadline)
+        self._settle_before(operation.touches)
+        work = self._carry_out(operation, operation.touches[0].device_index, async_op, self._failed)
+        return None if work is None else Held(self._begun(work))
+
+    def _operation(self, kind: Kind, src: Buffer | None, dst: Buffer | None, op: ReduceOp | None, root: int,
+                   counts: Sequence[int] | None, receives: Sequence[int] | None, layout: int, deadline: float) -> Operation:
         touched = [buffer for buffer in (src, dst) if buffer is not None]
         cut = counts is None or not (kind.cuts and kind.joins)  # else the longest part of all ranks is unknown: one piece
         gives, gets = self._blocks(kind, touched, counts) if cut else ([touched[0].count], [touched[1].count])
         name, together, uneven = kind.name, not (kind.cuts or kind.joins), cut and counts is not None
         blocks = gives if len(gives) > len(gets) else gets
         longest, width = max(*gives, *gets), DType(touched[0].dtype).itemsize
-        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         # For an all-reduce the host reads, writes and rereads the data: short pieces stay in its caches.
         at_a_time = pieces.PIECE_BYTES // 2 if together and op else pieces.PIECE_BYTES
         per_piece = pieces.elements(width, len(blocks), at_a_time) if cut else max(1, longest)
@@ -83,10 +90,7 @@ class Staged:
             return self._host.collective(kind, source, target, op, root, now, receives,
                                          layout=piece_layout(layout, index, number), **more)
 
-        operation = Operation(name, *sides, number, deadline, step, together=together)
-        self._settle_before(operation.touches)
-        work = self._carry_out(operation, touched[0].device_index, async_op, self._failed)
-        return None if work is None else Held(self._begun(work))
+        return Operation(name, *sides, number, deadline, step, together=together)
 
     def _blocks(self, kind: Kind, touched: Sequence[Buffer], counts: Sequence[int] | None) -> tuple[list[int], list[int]]:
         """Elements of the input's and output's blocks, also on ranks without input or output."""

@@ -141,7 +141,8 @@ static int api_describe(struct acomm_op *op, acomm_group *group, const acomm_cal
     op->out = c->out;
     op->count = c->count;
     op->dtype = c->dtype;
-    op->redop = c->redop;
+    op->redop = c->redop % ACOMM_ON_GPU;
+    op->gpu = c->redop / ACOMM_ON_GPU;
     op->factor = c->factor;
     op->layout = c->layout;
     op->root = message ? -1 : c->root;

@@ -91,7 +91,7 @@ void op_header(const struct acomm_op *op, acomm_header *out)
     out->kind = (uint8_t)op->kind;
     out->dtype = op_header_dtype(op->dtype);
     out->redop = (uint8_t)op->redop;
-    out->flags = op_array(op) == ACOMM_EXCHANGES && op->send_counts ? OP_UNEVEN : op->shares ? OP_SHARES : 0;
+    out->flags = op->gpu ? OP_ON_GPU : op_array(op) == ACOMM_EXCHANGES && op->send_counts ? OP_UNEVEN : op->shares ? OP_SHARES : 0;
     out->root = op->root;
 }
 

@@ -33,6 +33,7 @@ struct acomm_op {
     uint32_t layout;
     int kind, dtype, redop, root;
     size_t width;                /* bytes of one element */
+    int gpu;                     /* 0, or 1 + the device that the arrays are on: for the fabric's own collective */
     /* point to point */
     int peer;                    /* -1 any source; after the end the source */
     int64_t tag;
@@ -108,6 +109,7 @@ static inline uint8_t op_header_dtype(int dtype)
 int op_compare(struct acomm_op *op, int peer, const void *theirs);
 /* The same for an earlier operation, whose header was `mine`. */
 int op_compare_earlier(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs);
+#define OP_ON_GPU 4 /* header flag: the fabric gets arrays on GPUs themselves, so all ranks' are on GPUs */
 #define OP_SHARES 2 /* header flag: not a reduction of the caller's */
 #define OP_UNEVEN 1 /* header flag: all_to_all with counts of each rank's own; `count` is its largest block then */
 static inline bool op_is_message(int kind) { return acomm_operations[kind].array == ACOMM_MESSAGE; }

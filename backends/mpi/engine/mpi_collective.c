@@ -1,6 +1,9 @@
 /* The library's own collectives, as one of the engine's algorithms. An array goes in segments through the group's staging buffer:
  * MPI cannot cancel a collective, so if a group fails before its end, MPI keeps this buffer, and no memory of the program. A
- * waiting thread polls the request, as it polls links. */
+ * waiting thread polls the request, as it polls links.
+ *
+ * An array on a GPU goes to MPI itself, if the library takes it. That is a blocking call in a thread of its own: Open MPI's
+ * nonblocking collectives do not take such arrays. After a failure the thread stays in MPI, which keeps the program's array. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -20,7 +23,7 @@ struct mpi_group {
     struct mpi_fabric *fabric;
     uint64_t comm, request;  /* as the library writes them */
     int rank, size, tag;
-    _Atomic bool made;       /* the communicator is */
+    _Atomic bool made;       /* the communicator is, and no thread of the group is in MPI */
     bool busy;               /* the request is under way */
     bool none;               /* MPI could not make a communicator for some rank, for example after a death */
     int code;                /* MPI's, or MPI_IS_OVER */
@@ -28,6 +31,9 @@ struct mpi_group {
                               * that each rank's rank in the fabric's communicator */
     char *given, *got;
     size_t bytes;            /* of each */
+    struct acomm_op op;      /* of arrays on a GPU: with the arrays for MPI, */
+    struct mpi_type type;
+    char *result;            /* and where its result is to be copied from `out`, unless it is the same */
 };
 
 /* ---- waiting ---- */
@@ -283,16 +289,9 @@ static int call_start_even(const struct call *c)
     void *in = m->given, *out = m->got, *request = &m->request;
     int n = mpi_count(c, call_part(c, c->op->count)), root = c->op->root;
     switch (c->op->kind) {
-    case ACOMM_BROADCAST: return mpi->Ibcast(out, n, type, root, comm, request);
-    case ACOMM_ALL_REDUCE: return mpi->Iallreduce(in, out, n, type, with, comm, request);
-    case ACOMM_REDUCE: return mpi->Ireduce(in, out, n, type, with, root, comm, request);
-    case ACOMM_SCAN: return mpi->Iscan(in, out, n, type, with, comm, request);
-    case ACOMM_EXSCAN: return mpi->Iexscan(in, out, n, type, with, comm, request);
-    case ACOMM_ALL_GATHER: return mpi->Iallgather(in, n, type, out, n, type, comm, request);
-    case ACOMM_GATHER: return mpi->Igather(in, n, type, out, n, type, root, comm, request);
-    case ACOMM_SCATTER: return mpi->Iscatter(in, n, type, out, n, type, root, comm, request);
-    case ACOMM_REDUCE_SCATTER: return mpi->Ireduce_scatter_block(in, out, n, type, with, comm, request);
-    case ACOMM_ALL_TO_ALL: return mpi->Ialltoall(in, n, type, out, n, type, comm, request);
+#define CASE(kind, blocking, name, parameters, arguments) case ACOMM_##kind: return mpi->name(MPI_BARE arguments, request);
+    MPI_COLLECTIVES(CASE)
+#undef CASE
     default: return mpi->Ibarrier(comm, request);
     }
 }
@@ -351,7 +350,8 @@ static int call_open(struct call *c)
     const struct acomm_op *op = c->op;
     acomm_mpi *mpi = c->m->fabric->mpi;
     c->width = op->width;
-    c->type = (struct mpi_type){mpi->byte, 0, (int)op->width};
+    int unit = op->width % 8 == 0 ? 8 : op->width % 4 == 0 ? 4 : 1;
+    c->type = (struct mpi_type){unit == 1 ? mpi->byte : mpi->types[unit == 8 ? ACOMM_UINT64 : ACOMM_UINT32], 0, (int)op->width / unit};
     if (op_reduces(op)) {
         c->reduction = (struct reduction){.dtype = op->dtype, .redop = op->redop, .factor = op->factor,
                                           .ranks = op_inputs(op, c->m->rank, c->m->size)};
@@ -383,12 +383,72 @@ static int call_segment(const struct call *c)
     return rc;
 }
 
+/* ---- arrays on GPUs ---- */
+
+int (*acomm_mpi_use_device)(int device);
+
+static void *gpu_thread(void *group)
+{
+    struct mpi_group *m = group;
+    const acomm_mpi *mpi = m->fabric->mpi;
+    mpi_handle comm = mpi_read(mpi, &m->comm), type = m->type.type, with = m->type.op;
+    const void *in = m->op.in;
+    void *out = m->op.out;
+    int n = (int)m->op.count * m->type.each, root = m->op.root;
+    acomm_mpi_use_device(m->op.gpu - 1);
+    switch (m->op.kind) {
+#define CASE(kind, name, other, parameters, arguments) case ACOMM_##kind: m->code = mpi->name arguments; break;
+    MPI_COLLECTIVES(CASE)
+    }
+    if (!m->code && out != m->result)
+        m->code = mpi->Allgather(out, n, type, m->result, n, type, mpi->self); /* which knows memory of GPUs */
+    fabric_inside--;
+    atomic_store_explicit(&m->made, true, memory_order_release);
+    return NULL;
+}
+
+/* MPI's arrays must not overlap: of a block of this rank's in its own whole MPI is told, or it comes through the group's memory. A
+ * broadcast's root has two arrays. */
+static int gpu_open(struct call *c)
+{
+    struct acomm_op *op = c->op, *given = &c->m->op;
+    uint64_t place = (uint64_t)c->m->rank * op->count * op->width;
+    bool inside = op_array(op) == ACOMM_CUTS && op->in && op->out == op->in + place, sends = op->kind == ACOMM_BROADCAST && op->in;
+    int rc = inside ? memory(c, op->count * op->width) : 0;
+    *given = *op;
+    c->m->type = c->type;
+    c->m->result = op->out;
+    given->out = inside ? c->m->got : sends ? (char *)(uintptr_t)op->in : op->out;
+    if (!inside && op->in && op->out && op->in == op->out + (op_array(op) == ACOMM_JOINS ? place : 0))
+        given->in = c->m->fabric->mpi->in_place;
+    return rc;
+}
+
+/* Without a communicator nothing has been sent, but a rank cannot stage alone. */
+static int gpu_run(struct call *c, int rc)
+{
+    struct mpi_group *m = c->m;
+    if (rc == FABRIC_CANNOT)
+        return group_fail_op(c->op, ACOMM_LIBRARY, -1, 0, "MPI makes no communicator for this group: shrink() makes a group that "
+                                                          "stages arrays on GPUs");
+    rc = rc ? rc : gpu_open(c);
+    if (rc || !c->op->count)
+        return rc;
+    m->code = 0;
+    m->made = false;
+    fabric_inside++;
+    rc = fabric_thread(gpu_thread, m) ? out_of_memory(c->op) : wait_until(c->op, m, comm_made);
+    return rc || !m->code ? rc : own_failed(c->op, m);
+}
+
 int mpi_collective(struct acomm_op *op)
 {
     int rc = comm_open(op);
     struct call c = {.op = op, .in = op->in, .m = op->group->fabric_own};
     const void *none = NULL;
     rc = rc ? rc : call_open(&c);
+    if (op->gpu)
+        return gpu_run(&c, rc);
     if (!rc && op_array(op) == ACOMM_JOINS && op->in && op->out) { /* in place, other ranks' blocks may lie in ours */
         char *mine = op->out + op_gathered(op, c.m->rank).offset;
         memmove(mine, op->in, call_block(&c) * op->width);

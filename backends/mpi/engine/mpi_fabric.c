@@ -207,9 +207,11 @@ int fabric_watch_end(acomm_mpi *mpi)
     return rc ? rc : mpi->Comm_set_attr(mpi->self, key, mpi);
 }
 
+_Atomic int fabric_inside;
+
 void acomm_mpi_end(acomm_mpi *mpi, int finalizes)
 {
     fabrics_let_go();
-    if (finalizes)
+    if (finalizes && !fabric_inside)
         mpi->Finalize();
 }

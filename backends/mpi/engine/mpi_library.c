@@ -30,11 +30,11 @@ static const struct family_facts {
     const char *name;
     size_t handle_bytes;
     int multiple, failed; /* `failed` is followed by failed_pending and revoked */
-    uintptr_t ignore;
+    uintptr_t ignore, in_place;
 } families[] = {
-    [OPEN_MPI] = {"Open MPI", sizeof(void *), 3, 75, 0},
-    [MPICH] = {"MPICH", sizeof(int), 3, 101, 1},
-    [MPI_ABI] = {"MPI ABI", sizeof(void *), 4096, 101, 0},
+    [OPEN_MPI] = {"Open MPI", sizeof(void *), 3, 75, 0, 1},
+    [MPICH] = {"MPICH", sizeof(int), 3, 101, 1, UINTPTR_MAX},
+    [MPI_ABI] = {"MPI ABI", sizeof(void *), 4096, 101, 0, 1},
 };
 
 mpi_handle mpi_read(const acomm_mpi *mpi, const void *place)
@@ -72,6 +72,7 @@ static bool take_constants(void *library, enum family family, acomm_mpi *mpi)
     mpi->multiple = facts->multiple;
     mpi->failed = facts->failed;
     mpi->ignore = (void *)facts->ignore;
+    mpi->in_place = (void *)facts->in_place;
     return good;
 }
 
@@ -87,6 +88,8 @@ static const char *take_functions(void *library, acomm_mpi *mpi)
 #define TAKE_MPIX(required, name, parameters) TAKE("MPIX_", required, name)
     MPI_FUNCTIONS(TAKE_MPI)
     MPIX_FUNCTIONS(TAKE_MPIX)
+#define TAKE_BOTH(kind, name, other, parameters, arguments) TAKE("MPI_", true, name) TAKE("MPI_", true, other)
+    MPI_COLLECTIVES(TAKE_BOTH)
     return missing;
 }
 
@@ -134,7 +137,7 @@ void acomm_mpi_ask(acomm_mpi *mpi, acomm_mpi_facts *out)
 {
     char version[8192]; /* MPI_MAX_LIBRARY_VERSION_STRING of any of them */
     int length = 0, level = -1;
-    *out = (acomm_mpi_facts){.family = mpi->family, .threads = -1, .fault_tolerant = mpi->Comm_get_failed && mpi->Comm_shrink};
+    *out = (acomm_mpi_facts){.family = mpi->family, .threads = -1, .gpus = -1, .fault_tolerant = mpi->Comm_get_failed && mpi->Comm_shrink};
     mpi->Get_library_version(version, &length);
     snprintf(out->version, sizeof out->version, "%.*s", (int)strcspn(version, "\n"), version);
     mpi->Get_version(&out->standard[0], &out->standard[1]);
@@ -143,6 +146,9 @@ void acomm_mpi_ask(acomm_mpi *mpi, acomm_mpi_facts *out)
     if (!out->initialized || out->finalized || mpi->Query_thread(&level))
         return;
     out->threads = level >= mpi->multiple ? 3 : mpi->multiple == 3 ? level : level / 1024 - 1;
+    out->gpus = mpi->Query_cuda_support && mpi->Query_cuda_support();
+    if (mpi->GPU_query_support)
+        mpi->GPU_query_support(0, &out->gpus); /* MPIX_GPU_SUPPORT_CUDA */
 }
 
 void mpi_words(const acomm_mpi *mpi, int code, char *text)

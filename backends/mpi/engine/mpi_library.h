@@ -25,27 +25,11 @@ typedef uintptr_t mpi_handle;
     X(true, Isend, (const void *in, int count, mpi_handle type, int peer, int tag, mpi_handle comm, void *request))            \
     X(true, Issend, (const void *in, int count, mpi_handle type, int peer, int tag, mpi_handle comm, void *request))           \
     X(true, Irecv, (void *out, int count, mpi_handle type, int peer, int tag, mpi_handle comm, void *request))                 \
-    X(true, Iallgather, (const void *in, int gives, mpi_handle type, void *out, int gets, mpi_handle received,                 \
-                         mpi_handle comm, void *request))                                                                      \
     X(true, Ibarrier, (mpi_handle comm, void *request))                                                                        \
-    X(true, Ibcast, (void *data, int count, mpi_handle type, int root, mpi_handle comm, void *request))                        \
-    X(true, Iallreduce, (const void *in, void *out, int count, mpi_handle type, mpi_handle op, mpi_handle comm, void *request))\
-    X(true, Ireduce, (const void *in, void *out, int count, mpi_handle type, mpi_handle op, int root, mpi_handle comm,         \
-                      void *request))                                                                                          \
-    X(true, Iscan, (const void *in, void *out, int count, mpi_handle type, mpi_handle op, mpi_handle comm, void *request))     \
-    X(true, Iexscan, (const void *in, void *out, int count, mpi_handle type, mpi_handle op, mpi_handle comm, void *request))   \
-    X(true, Ireduce_scatter_block, (const void *in, void *out, int count, mpi_handle type, mpi_handle op, mpi_handle comm,     \
-                                    void *request))                                                                            \
     X(true, Ireduce_scatter, (const void *in, void *out, const int *counts, mpi_handle type, mpi_handle op, mpi_handle comm,   \
                               void *request))                                                                                  \
     X(true, Iallgatherv, (const void *in, int gives, mpi_handle type, void *out, const int *gets, const int *places,           \
                           mpi_handle received, mpi_handle comm, void *request))                                                \
-    X(true, Igather, (const void *in, int gives, mpi_handle type, void *out, int gets, mpi_handle received, int root,          \
-                      mpi_handle comm, void *request))                                                                         \
-    X(true, Iscatter, (const void *in, int gives, mpi_handle type, void *out, int gets, mpi_handle received, int root,         \
-                       mpi_handle comm, void *request))                                                                        \
-    X(true, Ialltoall, (const void *in, int gives, mpi_handle type, void *out, int gets, mpi_handle received,                  \
-                        mpi_handle comm, void *request))                                                                       \
     X(true, Ialltoallv, (const void *in, const int *gives, const int *from, mpi_handle type, void *out, const int *gets,       \
                          const int *places, mpi_handle received, mpi_handle comm, void *request))                              \
     X(true, Comm_group, (mpi_handle comm, void *group))                                                                        \
@@ -62,10 +46,27 @@ typedef uintptr_t mpi_handle;
     X(true, Comm_set_attr, (mpi_handle comm, int key, void *value))                                                            \
     X(true, Error_class, (int code, int *class))                                                                               \
     X(true, Error_string, (int code, char *text, int *length))
-/* Their names begin with MPIX_: ULFM. */
+/* Collectives of even blocks, blocking and nonblocking, which has one parameter more: kind, their names, parameters, arguments. */
+#define MPI_MOVED const void *, int, mpi_handle, void *, int, mpi_handle
+#define MPI_REDUCED const void *, void *, int, mpi_handle, mpi_handle
+#define MPI_BARE(...) __VA_ARGS__
+#define MPI_COLLECTIVES(X)                                                                                                     \
+    X(ALL_REDUCE, Allreduce, Iallreduce, (MPI_REDUCED, mpi_handle), (in, out, n, type, with, comm))                            \
+    X(REDUCE, Reduce, Ireduce, (MPI_REDUCED, int, mpi_handle), (in, out, n, type, with, root, comm))                           \
+    X(SCAN, Scan, Iscan, (MPI_REDUCED, mpi_handle), (in, out, n, type, with, comm))                                            \
+    X(EXSCAN, Exscan, Iexscan, (MPI_REDUCED, mpi_handle), (in, out, n, type, with, comm))                                      \
+    X(REDUCE_SCATTER, Reduce_scatter_block, Ireduce_scatter_block, (MPI_REDUCED, mpi_handle), (in, out, n, type, with, comm))  \
+    X(BROADCAST, Bcast, Ibcast, (void *, int, mpi_handle, int, mpi_handle), (out, n, type, root, comm))                        \
+    X(ALL_GATHER, Allgather, Iallgather, (MPI_MOVED, mpi_handle), (in, n, type, out, n, type, comm))                           \
+    X(GATHER, Gather, Igather, (MPI_MOVED, int, mpi_handle), (in, n, type, out, n, type, root, comm))                          \
+    X(SCATTER, Scatter, Iscatter, (MPI_MOVED, int, mpi_handle), (in, n, type, out, n, type, root, comm))                       \
+    X(ALL_TO_ALL, Alltoall, Ialltoall, (MPI_MOVED, mpi_handle), (in, n, type, out, n, type, comm))
+/* Their names begin with MPIX_: ULFM, and whether arrays on GPUs are taken (to be asked between MPI_Init and MPI_Finalize). */
 #define MPIX_FUNCTIONS(X)                                                                                                      \
     X(false, Comm_get_failed, (mpi_handle comm, void *group))                                                                  \
-    X(false, Comm_shrink, (mpi_handle comm, void *made))
+    X(false, Comm_shrink, (mpi_handle comm, void *made))                                                                       \
+    X(false, GPU_query_support, (int kind, int *flag))                                                                         \
+    X(false, Query_cuda_support, (void))
 
 struct acomm_mpi {
     const char *family;
@@ -73,12 +74,15 @@ struct acomm_mpi {
     mpi_handle world, self, byte, errors_return;
     int multiple;                   /* MPI_THREAD_MULTIPLE */
     int failed;                     /* ULFM's error classes: failed, failed_pending and revoked, in a row */
-    void *ignore;                   /* MPI_STATUS_IGNORE */
+    void *ignore, *in_place;        /* MPI_STATUS_IGNORE, MPI_IN_PLACE */
     mpi_handle types[ACOMM_DTYPES]; /* MPI's own, 0 where it has none, or one that takes another arithmetic */
     mpi_handle ops[ACOMM_REDOPS];
 #define MPI_MEMBER(required, name, parameters) int (*name) parameters;
     MPI_FUNCTIONS(MPI_MEMBER)
     MPIX_FUNCTIONS(MPI_MEMBER)
+#undef MPI_MEMBER
+#define MPI_MEMBER(kind, name, other, parameters, arguments) int (*name) parameters, (*other)(MPI_BARE parameters, void *request);
+    MPI_COLLECTIVES(MPI_MEMBER)
 #undef MPI_MEMBER
 };
 
