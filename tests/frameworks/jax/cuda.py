@@ -8,7 +8,6 @@ import ctypes
 import functools
 import os
 import re
-import time
 from collections.abc import Callable
 from functools import reduce
 from typing import Any, NamedTuple
@@ -171,12 +170,13 @@ def faults(context: Context) -> None:
     with broken_group(context) as group:
         if context.rank == 0:
             y = enqueued(lambda x: comm.all_reduce(x, group=group), one)  # nobody else comes
+            context.group.barrier()
             context.check(isinstance(y, arrays.Array), f"{y}")
             arrays.cuda().call("cudaStreamSynchronize", arrays.current_stream())
             raises(context, "what was under way", errors_check, (arraycomm.Aborted, arraycomm.PeerLost), "of the test")
             errors_check()  # once
         else:
-            time.sleep(0.1)  # until it is under way there; where it is not, the call itself fails
+            context.group.barrier()  # until it is under way there
             group.abort("of the test")
     said = str(enqueued(lambda x: comm.recv(0, tag=7, group=context.group, like=x), one))
     context.check("ValueError" in said and "no tags" in said, said)
