@@ -34,7 +34,7 @@ from .peers.protocol import ITEM_BYTES, OPERATIONS, Missing
 from .plot import RATIO_TITLE, compare_panels, ratio_panels, require, write_plot
 from .results import OURS, Cell, summaries
 from .spaces import Spaces, obstacle
-from .table import Table, percentiles, read_json, summary_line, transport, write_csv, write_json
+from .table import Table, percentiles, read_json, summary_line, transport, write_json
 from .turns import Task, Turns
 
 Cells = dict[tuple[int, Task], Cell]  # by number of ranks and task
@@ -92,7 +92,6 @@ def parser() -> argparse.ArgumentParser:
     add("--timeout", type=float, default=120.0, metavar="SECONDS", help="limit for one batch or one start (120)")
     add("--percentiles", action="store_true", help="show p50, p95, p99 of single calls; JSON and CSV always have them")
     add("--json", metavar="FILE", help="write all measurements as JSON")
-    add("--csv", metavar="FILE", help="write CSV, one line for each contender in each cell")
     add("--plot", metavar="FILE", type=plot_file, help="plot time over size, .svg or .png, one panel for each operation")
     add("--ratio-plot", metavar="FILE", type=plot_file, help="plot the ratios in the same form")
     add("--html", metavar="FILE", help="write a self-contained page: machine, method, summary, plots and every cell")
@@ -261,13 +260,13 @@ def tasks(operations: Sequence[str], sizes: Sequence[int], dtype: str) -> Iterat
 
 def _check_files(given: argparse.Namespace, made: argparse.ArgumentParser) -> None:
     """What would end an hour of measuring without its files."""
-    for option in ("--json", "--csv", "--plot", "--ratio-plot", "--html"):
+    for option in ("--json", "--plot", "--ratio-plot", "--html"):
         if path := getattr(given, option[2:].replace("-", "_")):
             try:
                 require_writable(path)
             except ValueError as error:
                 made.error(str(error))
-            if option not in ("--json", "--csv"):
+            if option != "--json":
                 require(option)
 
 
@@ -285,8 +284,6 @@ def _write(cells: list[Cell], network: Sequence[str], about: Mapping[str, Any], 
     where = f"{about['cpu']}, {about['cpus']} processors, {about['dtype']}"
     if given.json:
         write_json(given.json, cells, network, about)
-    if given.csv:
-        write_csv(given.csv, cells, network, {name: found["version"] for name, found in about["contenders"].items()})
     if given.plot and cells:
         write_plot(given.plot, compare_panels(cells), f"time of a call: {where}")
     if given.ratio_plot and cells:

@@ -79,7 +79,6 @@ def parser(others: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--backend", metavar="NAME", help="backend of the group (the group's own choice)")
     add("--transport", choices=TRANSPORTS, help="sets ARRAYCOMM_TRANSPORT for the ranks")
     add("--timeout", type=_seconds, metavar="SECONDS", help="timeout of every operation (ARRAYCOMM_TIMEOUT)")
-    add("--csv", metavar="FILE", help="write the measurements as CSV")
     add("--plot", metavar="FILE", type=plot_file, help="plot latency and bandwidth, .svg or .png")
     add_version(made)
     return made

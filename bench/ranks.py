@@ -49,7 +49,7 @@ def _check(options: argparse.Namespace, leads: bool) -> None:
         registry.get(options.backend)
     if options.plot:
         plot.require("--plot")
-    for path in filter(None, (options.json, options.csv, options.plot) if leads else ()):
+    for path in filter(None, (options.json, options.plot) if leads else ()):
         require_writable(path)
 
 
@@ -58,7 +58,7 @@ def _start(options: argparse.Namespace) -> int:
     from arraycomm.launch.spawn import spawn
 
     nproc = options.nproc or 2
-    _refuse_nothing(*sweep.steps(options, nproc, NumpyArrays()))  # before any rank is started
+    sweep.steps(options, nproc, NumpyArrays())  # what cannot be measured is refused before any rank is started
     try:
         spawn(spawned_rank, (options,), nproc)
     except ProcessError as error:
@@ -97,7 +97,6 @@ def measure_all(group: Any, options: argparse.Namespace, framework: NumpyArrays)
     leads = group.rank == 0
     table = report.Table(options.percentiles, None if leads else lambda text: None)
     steps, skipped = sweep.steps(options, group.size, framework)
-    _refuse_nothing(steps, skipped)
     ranks, where = _describe(group), _where(group, options)
     table.preamble(options, ranks)
     table.line("# " + ", ".join(f"{name} {value}" for name, value in where.items()))
@@ -120,11 +119,6 @@ def measure_all(group: Any, options: argparse.Namespace, framework: NumpyArrays)
     return summary
 
 
-def _refuse_nothing(steps: list[sweep.Step], skipped: list[str]) -> None:
-    if not steps:
-        raise ValueError("nothing to measure: " + "; ".join(skipped))
-
-
 def _where(group: Any, options: argparse.Namespace) -> dict[str, object]:
     """The columns that all rows share. host: rank 0's."""
     import arraycomm
@@ -138,8 +132,6 @@ def _write(rows: list[sweep.Row], options: argparse.Namespace, ranks: list[str],
     if options.json:
         about = {**where, "args": sys.argv, "python": platform.python_version(), "devices": ranks}
         report.write_json(options.json, rows, options, about)
-    if options.csv:
-        report.write_csv(options.csv, rows, where)
     if options.plot:
         plot.write_plot(options.plot, plot.sweep_panels(rows), _title(options, where), columns=2)
 

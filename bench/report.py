@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -89,8 +88,7 @@ class Table:
 
     def footer(self, summary: Summary) -> None:
         self.line(f"# Out of bounds values : {summary.wrong} {'FAILED' if summary.wrong else 'OK'}")
-        self.line(f"# Avg bus bandwidth    : {summary.busbw:g}")
-        self.line("#")
+        self.line(f"# Avg bus bandwidth    : {summary.busbw:g}\n#")
 
 
 def _figures(cell: Cell | None) -> dict[str, Any] | None:
@@ -105,14 +103,6 @@ def dump_json(path: str, document: Mapping[str, Any]) -> None:
     with open(path, "w", encoding="utf-8") as file:
         json.dump(document, file, indent=1)
         file.write("\n")
-
-
-def dump_csv(path: str, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Lines of the same columns; None is empty."""
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, lines[0] if lines else ())
-        writer.writeheader()
-        writer.writerows(lines)
 
 
 def write_json(path: str, rows: Sequence[Row], options: argparse.Namespace, about: dict[str, Any]) -> None:
@@ -139,10 +129,3 @@ def write_json(path: str, rows: Sequence[Row], options: argparse.Namespace, abou
         "average_bus_bandwidth": {"bandwidth": summary.busbw},
     }
     dump_json(path, document)
-
-
-def write_csv(path: str, rows: Sequence[Row], where: Mapping[str, object]) -> None:
-    """One line per row and placement. Times in microseconds, bandwidths in GB/s. where: columns that all lines share."""
-    dump_csv(path, [{"operation": row.operation, "size": row.size, "count": row.count, "type": label(row.dtype),
-                     "redop": redop(row.op), "root": row.root, "placement": placement, "algbw": cell.algbw, "busbw": cell.busbw,
-                     "wrong": cell.wrong, **asdict(cell.timing), **where} for row in rows for placement, cell in row.cells()])

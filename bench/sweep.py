@@ -58,7 +58,7 @@ class Step:
 
 
 def steps(options: argparse.Namespace, size: int, framework: NumpyArrays) -> tuple[list[Step], list[str]]:
-    """The steps for a world of `size` ranks, and the skipped combinations with their reasons."""
+    """The steps for a world of `size` ranks, and the skipped combinations with their reasons. ValueError if there are none."""
     made: list[Step] = []
     skipped: dict[str, list[str]] = {}
     for name in options.operations:
@@ -71,7 +71,10 @@ def steps(options: argparse.Namespace, size: int, framework: NumpyArrays) -> tup
                     continue
                 counts = _counts(options, collective, dtype, size)
                 made += [Step(name, dtype, op, root, counts) for root in _roots(options, collective, size)]
-    return made, [f"{reason}: {', '.join(dict.fromkeys(dtypes))}" for reason, dtypes in skipped.items()]
+    reasons = [f"{reason}: {', '.join(dict.fromkeys(dtypes))}" for reason, dtypes in skipped.items()]
+    if not made:
+        raise ValueError("nothing to measure: " + "; ".join(reasons))
+    return made, reasons
 
 
 def _obstacle(dtype: str, op: str, framework: NumpyArrays) -> str | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .report import dump_csv, figure
+from .report import figure
 from .results import OURS, Cell, Summary, Timing, Verdict, rivals, summaries
 
 _VERSION = 3
@@ -105,20 +104,3 @@ def read_json(paths: Sequence[str]) -> tuple[list[Cell], list[str], dict[str, An
     order = list(dict.fromkeys(operation for _, operation, _, _ in cells))
     found = sorted(cells, key=lambda key: (key[0], order.index(key[1]), key[2]))
     return [cells[key] for key in found], network, about
-
-
-def write_csv(path: str, cells: Sequence[Cell], network: Sequence[str], versions: Mapping[str, str]) -> None:
-    """A line for each contender in each cell; those of ours have the verdict too. versions: by contender."""
-    dump_csv(path, [_line(cell, name, network, versions) for cell in cells for name in cell.timings])
-
-
-def _line(cell: Cell, name: str, network: Sequence[str], versions: Mapping[str, str]) -> dict[str, Any]:
-    timing = cell.timings[name]
-    verdict = next((verdict for verdict in cell.verdicts(network) if verdict.ours == name), None)
-    return {"operation": cell.operation, "ranks": cell.ranks, "size": cell.size, "dtype": cell.dtype, "contender": name,
-            "time": timing.time, "low": min(timing.batches), "high": max(timing.batches), "calls": timing.calls,
-            "p50": timing.p50, "p95": timing.p95, "p99": timing.p99, "wrong": timing.wrong,
-            "against": " ".join(verdict.against) if verdict else "", "best": verdict and verdict.best,
-            "ratio": verdict and verdict.ratio, "ratio_low": verdict and verdict.low, "ratio_high": verdict and verdict.high,
-            "verdict": verdict and verdict.word, "transport": transport(name, network), "host": socket.gethostname(),
-            "version": versions.get(name, "")}

@@ -97,7 +97,7 @@ class SocketCommunicator(EngineCommunicator):
         self._oversubscribed = self._endpoint.peers.oversubscribed(self._endpoint.rank, self._members)
         tuned = self._tuned()
         local = [member for member, host in zip(self._members, hosts, strict=True) if host == hosts[self.rank]]
-        piece = settings.get_integer("ARRAYCOMM_PIECE_BYTES")
+        piece = int(settings.get_number("ARRAYCOMM_PIECE_BYTES"))
         sizes = [lib.acomm_segment_bytes(len(local), piece, symmetric) for symmetric in (True, False)]
         processes = [self._endpoint.peers.process(member) if host == hosts[self.rank] else 0
                      for member, host in zip(self._members, hosts, strict=True)]

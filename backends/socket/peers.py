@@ -66,7 +66,7 @@ def _machine(host: bytes) -> bytes:
 def this_process(addresses: Sequence[tuple[str, int]], path: str, tuned: Tuning | None = None, *,
                  apart: bool = False) -> Peer:
     """This rank's record. apart: it cannot share memory with other ranks."""
-    wanted = settings.get_integer("ARRAYCOMM_SOCKET_CONNECTIONS") or min(len(addresses), settings.CONNECTIONS)
+    wanted = int(settings.get_number("ARRAYCOMM_SOCKET_CONNECTIONS")) or min(len(addresses), settings.CONNECTIONS)
     alike = {row.name: settings.get(row.name) for row in settings.TABLE.values() if row.ranks == settings.EQUAL}
     alike[_TUNING] = str(tuned or "")  # the contents: the file's path may differ between hosts
     alike[_TRACE] = "set" if settings.get(_TRACE) else "not set"  # tracing starts with a collective clock synchronisation

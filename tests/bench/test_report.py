@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 import json
 import re
 from pathlib import Path
@@ -79,12 +78,3 @@ def test_json_has_nccl_tests_keys(tmp_path: Path) -> None:
                                      "low": 0.25, "high": 2.25, "calls": 100, "p50": 1.25, "p95": 2.5,
                                      "p99": 3.75}
     assert document["results"][2]["in_place"] is None
-
-
-def test_csv_has_a_line_per_placement(tmp_path: Path) -> None:
-    path = tmp_path / "out.csv"
-    report.write_csv(str(path), ROWS, {"ranks": 4, "transport": "TCP", "host": "h"})
-    lines = list(csv.DictReader(path.open()))
-    assert [line["placement"] for line in lines] == ["out-of-place", "in-place"] * 2 + ["out-of-place"] * 2
-    assert {(line["ranks"], line["transport"], line["host"]) for line in lines} == {("4", "TCP", "h")}
-    assert (lines[3]["operation"], lines[3]["size"], float(lines[3]["busbw"])) == ("all_reduce", "1048576", 4.97)

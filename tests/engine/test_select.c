@@ -152,7 +152,7 @@ static void between_hosts(void)
         CHECK_EQUAL(open_group(4, false, NULL, NULL, NULL), 0);
         CHECK_CHOICE(ACOMM_ALL_REDUCE, 8 << 10, false, "bruck");
         CHECK_CHOICE(ACOMM_ALL_REDUCE, 32 << 10, false, network ? "doubling" : "bruck");
-        CHECK_CHOICE(ACOMM_ALL_REDUCE, 64 << 10, false, network ? "pairwise" : "bruck");
+        CHECK_CHOICE(ACOMM_ALL_REDUCE, 64 << 10, false, network ? "pairwise" : "halving");
         CHECK_CHOICE(ACOMM_BROADCAST, 16 << 10, false, "binomial");
         CHECK_CHOICE(ACOMM_BROADCAST, 64 << 20, false, "chain");
         CHECK_CHOICE(ACOMM_BROADCAST, (64 << 20) + 1, false, network ? "chain" : "binomial");
@@ -180,7 +180,8 @@ static void processors(void)
             CHECK_EQUAL(select_open(&group, NULL, (const char *[]){NULL, NULL}), 0);
             CHECK_CHOICE(ACOMM_ALL_REDUCE, 2 << 10, false, one_host ? "whole" : "bruck");
             CHECK_CHOICE(ACOMM_ALL_REDUCE, 16 << 10, false, one_host ? shares ? "whole" : "sliced" : "bruck");
-            CHECK_CHOICE(ACOMM_ALL_REDUCE, 64 << 10, false, one_host ? "sliced" : shares ? "bruck" : "halving");
+            CHECK_CHOICE(ACOMM_ALL_REDUCE, 64 << 10, false, one_host ? "sliced" : "halving");
+            CHECK_CHOICE(ACOMM_ALL_REDUCE, 1 << 20, false, one_host ? "sliced" : shares ? "ring" : "halving");
             CHECK_CHOICE(ACOMM_BROADCAST, 1 << 20, false, one_host ? shares ? "shared" : "direct" : "chain");
             select_close(&group.selection);
             network = true;

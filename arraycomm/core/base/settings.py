@@ -180,11 +180,6 @@ def get_number(name: str) -> float:
     raise ValueError(f"{row.name} must be {what} from {row.least:g}{last}, got {text!r}")
 
 
-def get_integer(name: str) -> int:
-    """As get_number(), for a setting that is whole."""
-    return int(get_number(name))
-
-
 def get_flag(name: str) -> bool:
     """A switch: 1, true, yes, on or 0, false, no, off. Raises ValueError that names the variable."""
     text = get(name).lower()

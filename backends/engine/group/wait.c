@@ -20,7 +20,6 @@
 #define NEWS_LOOK_NS 1000000
 #define SPINS_LINKS 1       /* a turn looks at all links, by system calls if they are sockets; the peer may need this core, also
                              * beside other processes: the scheduler puts ranks that wake each other on one core */
-#define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
 #define YIELD_FABRIC_NS 20000000 /* a fabric wakes nobody: sleeps are naps, and its traffic moves by looking */
 #define TELL_AGAIN 6        /* times the patience until an operation that waits says so again */
 #define PREEMPTED_NS 500000    /* a yield as long as this ran a thread that is not waiting for anything */
@@ -42,35 +41,6 @@ int32_t cpu_tell(struct shared *s)
 bool cpu_shared(struct shared *s, int rank)
 {
     return atomic_load_explicit(&region_of(s, rank)->cpu, memory_order_relaxed) == cpu_tell(s);
-}
-
-void cpu_rest(const struct shared *s, int64_t now)
-{
-    atomic_store_explicit(&region_of(s, s->rank)->turn.until, now, memory_order_relaxed);
-}
-
-int64_t cpu_resume(const struct shared *s, int64_t now)
-{
-    struct cpu_turn *turn = &region_of(s, s->rank)->turn;
-    atomic_store_explicit(&turn->since, now, memory_order_relaxed);
-    return (int64_t)((uint64_t)now - (uint64_t)atomic_load_explicit(&turn->until, memory_order_relaxed)); /* it lies where all write */
-}
-
-/* Of each rank its last turn: a rank with several turns in one rest of ours works for others that wait, not for long. */
-int64_t cpu_lent(struct shared *s, int64_t from, int64_t to)
-{
-    int32_t here = cpu_tell(s);
-    int64_t lent = 0;
-    for (int rank = 0; rank < s->ranks; rank++) {
-        struct cpu_turn *turn = &region_of(s, rank)->turn;
-        int64_t since = atomic_load_explicit(&turn->since, memory_order_relaxed);
-        int64_t until = atomic_load_explicit(&turn->until, memory_order_relaxed);
-        bool beside = rank != s->rank && atomic_load_explicit(&region_of(s, rank)->cpu, memory_order_relaxed) == here;
-        until = until >= since && until < to ? until : to;
-        since = since > from ? since : from;
-        lent += beside && until > since ? until - since : 0;
-    }
-    return lent;
 }
 
 /* ---- reasons to stop ---- */
@@ -131,11 +101,7 @@ struct wait wait_start_links(struct acomm_op *op)
     bool memory = op->group->hosts.all.place == TEAM_HOST;
     if (op->group->oversubscribed || (!memory && preempted(op->group, clock_now())))
         w.spins = SPINS_LINKS;
-    if (memory)
-        return w;
-    if (op->group->oversubscribed)
-        w.yield_ns = op->group->fabric ? w.yield_ns : YIELD_SOCKETS_NS;
-    else if (op->group->fabric && op->synchronous)
+    if (!memory && !op->group->oversubscribed && op->group->fabric && op->synchronous)
         w.yield_ns = YIELD_FABRIC_NS;
     return w;
 }
@@ -216,26 +182,14 @@ int wait_look(struct acomm_op *op)
     return rc ? group_fail_op(op, rc, -1, 0, NULL) : 0;
 }
 
-/* This rank runs again: after how long. */
-static int64_t resume(struct acomm_group *g, int64_t now)
-{
-    return g->shared.base ? cpu_resume(&g->shared, now) : 0;
-}
-
 void wait_woke(const struct wait *w)
 {
     struct acomm_group *g = w->op->group;
-    int64_t now = clock_now(), rest = resume(g, now), known = atomic_load_explicit(&g->preempted.patience, memory_order_relaxed);
+    int64_t now = clock_now(), rest = now - w->rested, known = atomic_load_explicit(&g->preempted.patience, memory_order_relaxed);
     int64_t twice = 2 * (known ? known : YIELD_NS);
-    if (!rest || g->oversubscribed || preempted(g, now)) /* it slept at once, for others */
+    if (!g->shared.base || g->oversubscribed || preempted(g, now)) /* it slept by poll(), or at once, for others */
         return;
     atomic_store_explicit(&g->preempted.patience, rest >= SHORT_NS ? 0 : twice < SHORT_NS ? twice : SHORT_NS, memory_order_relaxed);
-}
-
-/* Whether somebody else had our core that long: other ranks may copy long arrays there. */
-static bool took(struct acomm_group *g, int64_t from, int64_t to)
-{
-    return to - from > PREEMPTED_NS && (!g->shared.base || to - from - cpu_lent(&g->shared, from, to) > PREEMPTED_NS);
 }
 
 /* Several threads may count at once: a count that is lost does no harm. */
@@ -244,8 +198,7 @@ static void yield(const struct wait *w, int64_t now)
     struct wait_preempted *preempted = &w->op->group->preempted;
     sched_yield();
     int64_t after = clock_now();
-    bool taken = took(w->op->group, now, after);
-    resume(w->op->group, after);
+    bool taken = after - now > PREEMPTED_NS;
     uint32_t yields = atomic_load_explicit(&preempted->yields, memory_order_relaxed);
     atomic_store_explicit(&preempted->yields, taken ? 0 : yields + (yields < PREEMPTED_RARELY), memory_order_relaxed);
     if (!taken)
@@ -272,8 +225,7 @@ static int wait_look_again(struct wait *w)
     int rc = look_around(op, now);
     if (rc)
         return rc;
-    if (op->group->shared.base)
-        cpu_rest(&op->group->shared, now);
+    w->rested = now;
     w->sleepy = now >= w->sleep_at || preempted(op->group, now);
     if (!w->sleepy)
         yield(w, now);
