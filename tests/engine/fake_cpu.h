@@ -16,6 +16,7 @@ enum { first, second };
 
 static int64_t turn; /* ns: of who gets the core when we yield; 0: nobody. Whose yields last long sleeps instead */
 static int yields;
+static struct cpu_turn *theirs; /* of the rank that has it then; NULL: it is none */
 
 int sched_getcpu(void) { return first; }
 
@@ -26,8 +27,12 @@ int sched_yield(void)
     if (before_yield)
         before_yield();
     yields++;
+    if (theirs)
+        atomic_store(&theirs->since, clock_now());
     for (int64_t end = clock_now() + turn; turn && clock_now() < end;)
         ;
+    if (theirs)
+        atomic_store(&theirs->until, clock_now());
     return 0;
 }
 

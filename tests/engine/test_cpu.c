@@ -50,6 +50,7 @@ struct waiting {
     int (*wait)(struct acomm_op *);
     int peer_at;             /* the processor of rank 0 */
     bool oversubscribed;
+    bool lent;               /* rank 0 has our processor when we yield */
 };
 
 /* When it would sleep at once until, because others took its core. */
@@ -66,10 +67,14 @@ static int64_t wait_once(struct waiting t)
     char byte;
     struct acomm_op op = {.group = g, .out = &byte, .count = 1, .dtype = ACOMM_UINT8, .width = 1, .peer = 0, .root = -1,
                           .timeout = SECOND / 20, .synchronous = true};
+    theirs = t.lent ? &region_of(&g->shared, 0)->turn : NULL;
     yields = looks = looks_by_then = 0; /* opening may have yielded */
     CHECK_EQUAL(t.wait(&op), ACOMM_TIMEOUT);
     CHECK_EQUAL(atomic_load(&region_of(&g->shared, 1)->cpu), 1 + first);
+    struct cpu_turn *ours = &region_of(&g->shared, 1)->turn;
+    CHECK(!yields || (atomic_load(&ours->since) && atomic_load(&ours->until)));
     int64_t until = atomic_load(&g->preempted.until);
+    theirs = NULL;
     acomm_group_close(g);
     close(o.segment_fd);
     return until;
@@ -149,20 +154,47 @@ static void test_counts_the_ranks_of_the_host(void)
     }
 }
 
-/* Others' turns are long; a rank that waits yields again at once. */
-static void test_a_core_that_others_need_is_preempted(void)
+/* Long turns are taken for others', unless another rank tells of having had them on our core, where it may copy for as long. */
+static void test_a_core_that_another_rank_needs_is_not_preempted(void)
 {
-    CHECK_EQUAL(wait_once((struct waiting){.wait = await_once, .oversubscribed = true}), 0);
     turn = SECOND / 1000;
     CHECK(wait_once((struct waiting){.wait = await_once, .oversubscribed = true}) > 0);
+    CHECK_EQUAL(wait_once((struct waiting){.wait = await_once, .oversubscribed = true, .lent = true}), 0);
     turn = 0;
+}
+
+/* Of a rest of ours from 100 to 200: what ranks on our processor had of it, one that has not come back yet to its end. */
+static void test_lent(void)
+{
+    const struct { int64_t since, until; int place; int64_t lent; } cases[] = {
+        {0, 0, first, 0}, {110, 150, first, 40}, {50, 150, first, 50}, {110, 300, first, 90}, {110, 90, first, 90},
+        {50, 40, first, 100}, {20, 60, first, 0}, {250, 90, first, 0}, {110, 150, second, 0},
+    };
+    struct shared s = open_shared(1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        atomic_store(&region_of(&s, 3)->cpu, 1 + cases[i].place);
+        atomic_store(&region_of(&s, 3)->turn.since, cases[i].since);
+        atomic_store(&region_of(&s, 3)->turn.until, cases[i].until);
+        CHECK_EQUAL(cpu_lent(&s, 100, 200), cases[i].lent);
+    }
+    atomic_store(&region_of(&s, 2)->cpu, 1 + first);
+    cpu_rest(&s, 150);
+    CHECK_EQUAL(cpu_resume(&s, 180), 30); /* our own turns are none of others */
+    atomic_store(&region_of(&s, 2)->turn.since, 180);
+    atomic_store(&region_of(&s, 2)->turn.until, 190);
+    atomic_store(&region_of(&s, 3)->cpu, 1 + first); /* whose turn is still that of the last case */
+    CHECK_EQUAL(cpu_lent(&s, 100, 200), 10 + 40);
+    CHECK_EQUAL(atomic_load(&region_of(&s, 1)->turn.until), 150);
+    CHECK_EQUAL(atomic_load(&region_of(&s, 1)->turn.since), 180);
+    shared_close(&s);
 }
 
 /* For how long a rank yields that has slept for so many ns. */
 static int64_t yields_after(struct acomm_op *op, int64_t slept)
 {
     struct wait w = wait_start(op);
-    w.rested = clock_now() - slept;
+    if (op->group->shared.base)
+        cpu_rest(&op->group->shared, clock_now() - slept);
     wait_woke(&w);
     return wait_start(op).yield_ns;
 }
@@ -200,7 +232,8 @@ int main(void)
     TEST(test_yields_at_once_for_a_message_of_a_rank_on_the_same_processor);
     TEST(test_looks_once_at_sockets_while_others_want_the_core);
     TEST(test_counts_the_ranks_of_the_host);
-    TEST(test_a_core_that_others_need_is_preempted);
+    TEST(test_a_core_that_another_rank_needs_is_not_preempted);
+    TEST(test_lent);
     TEST(test_who_slept_shortly_yields_longer);
     return CHECK_RESULT();
 }

@@ -43,6 +43,35 @@ bool cpu_shared(struct shared *s, int rank)
     return atomic_load_explicit(&region_of(s, rank)->cpu, memory_order_relaxed) == cpu_tell(s);
 }
 
+void cpu_rest(const struct shared *s, int64_t now)
+{
+    atomic_store_explicit(&region_of(s, s->rank)->turn.until, now, memory_order_relaxed);
+}
+
+int64_t cpu_resume(const struct shared *s, int64_t now)
+{
+    struct cpu_turn *turn = &region_of(s, s->rank)->turn;
+    atomic_store_explicit(&turn->since, now, memory_order_relaxed);
+    return (int64_t)((uint64_t)now - (uint64_t)atomic_load_explicit(&turn->until, memory_order_relaxed)); /* it lies where all write */
+}
+
+/* Of each rank its last turn: a rank with several turns in one rest of ours works for others that wait, not for long. */
+int64_t cpu_lent(struct shared *s, int64_t from, int64_t to)
+{
+    int32_t here = cpu_tell(s);
+    int64_t lent = 0;
+    for (int rank = 0; rank < s->ranks; rank++) {
+        struct cpu_turn *turn = &region_of(s, rank)->turn;
+        int64_t since = atomic_load_explicit(&turn->since, memory_order_relaxed);
+        int64_t until = atomic_load_explicit(&turn->until, memory_order_relaxed);
+        bool beside = rank != s->rank && atomic_load_explicit(&region_of(s, rank)->cpu, memory_order_relaxed) == here;
+        until = until >= since && until < to ? until : to;
+        since = since > from ? since : from;
+        lent += beside && until > since ? until - since : 0;
+    }
+    return lent;
+}
+
 /* ---- reasons to stop ---- */
 
 bool wait_news(const struct acomm_group *g, int rank)
@@ -182,14 +211,26 @@ int wait_look(struct acomm_op *op)
     return rc ? group_fail_op(op, rc, -1, 0, NULL) : 0;
 }
 
+/* This rank runs again: after how long. */
+static int64_t resume(struct acomm_group *g, int64_t now)
+{
+    return g->shared.base ? cpu_resume(&g->shared, now) : 0;
+}
+
 void wait_woke(const struct wait *w)
 {
     struct acomm_group *g = w->op->group;
-    int64_t now = clock_now(), rest = now - w->rested, known = atomic_load_explicit(&g->preempted.patience, memory_order_relaxed);
+    int64_t now = clock_now(), rest = resume(g, now), known = atomic_load_explicit(&g->preempted.patience, memory_order_relaxed);
     int64_t twice = 2 * (known ? known : YIELD_NS);
-    if (!g->shared.base || g->oversubscribed || preempted(g, now)) /* it slept by poll(), or at once, for others */
+    if (!rest || g->oversubscribed || preempted(g, now)) /* it slept at once, for others */
         return;
     atomic_store_explicit(&g->preempted.patience, rest >= SHORT_NS ? 0 : twice < SHORT_NS ? twice : SHORT_NS, memory_order_relaxed);
+}
+
+/* Whether somebody else had our core that long: other ranks may copy long arrays there. */
+static bool took(struct acomm_group *g, int64_t from, int64_t to)
+{
+    return to - from > PREEMPTED_NS && (!g->shared.base || to - from - cpu_lent(&g->shared, from, to) > PREEMPTED_NS);
 }
 
 /* Several threads may count at once: a count that is lost does no harm. */
@@ -198,7 +239,8 @@ static void yield(const struct wait *w, int64_t now)
     struct wait_preempted *preempted = &w->op->group->preempted;
     sched_yield();
     int64_t after = clock_now();
-    bool taken = after - now > PREEMPTED_NS;
+    bool taken = took(w->op->group, now, after);
+    resume(w->op->group, after);
     uint32_t yields = atomic_load_explicit(&preempted->yields, memory_order_relaxed);
     atomic_store_explicit(&preempted->yields, taken ? 0 : yields + (yields < PREEMPTED_RARELY), memory_order_relaxed);
     if (!taken)
@@ -225,7 +267,8 @@ static int wait_look_again(struct wait *w)
     int rc = look_around(op, now);
     if (rc)
         return rc;
-    w->rested = now;
+    if (op->group->shared.base)
+        cpu_rest(&op->group->shared, now);
     w->sleepy = now >= w->sleep_at || preempted(op->group, now);
     if (!w->sleepy)
         yield(w, now);

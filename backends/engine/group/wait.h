@@ -37,7 +37,6 @@ struct wait_preempted {
 struct wait {
     struct acomm_op *op;
     int64_t sleep_at;     /* when to stop yielding */
-    int64_t rested;       /* when it last yielded or began to sleep */
     int64_t yield_ns;     /* how long to yield before sleeping; the caller may change it */
     uint32_t turns, spins;
     /* CPU of the awaited rank, as far as the caller knows: if it is ours, the rank needs our CPU at once. If it is another one, a
@@ -62,12 +61,18 @@ bool wait_news(const struct acomm_group *g, int rank);
 /* The memory of a rank could not be read or written, for this errno: the group's failure. */
 int wait_unreached(struct acomm_op *op, int rank, int errnum);
 
-/* CPU on which each rank of a host was last seen. Ranks only read and publish it: CPU affinity is for the kernel and the user to decide. With more ranks than CPUs, a rank that waits for a peer on its own CPU yields at once. For a peer on another
+/* CPU on which each rank of a host was last seen, and when it last ran. Ranks only read and publish it: CPU affinity is for the kernel
+ * and the user to decide. With more ranks than CPUs, a rank that waits for a peer on its own CPU yields at once. For a peer on another
  * CPU it spins: a yield costs two switches (1.5 us each) and does not bring the peer nearer. */
 struct shared;
 /* 1 + this thread's CPU, published to the other ranks. */
 int32_t cpu_tell(struct shared *s);
 /* Whether a local rank was last seen on this thread's CPU. */
 bool cpu_shared(struct shared *s, int rank);
+/* This rank gives its processor away now, or has it again: after how long. */
+void cpu_rest(const struct shared *s, int64_t now);
+int64_t cpu_resume(const struct shared *s, int64_t now);
+/* For how long other ranks had this rank's processor between two times. */
+int64_t cpu_lent(struct shared *s, int64_t from, int64_t to);
 
 #endif

@@ -72,12 +72,17 @@ struct shared {
     int32_t *processes;          /* of each local rank, as its owner received it; see window.h */
 };
 
+/* The last time a rank ran on a CPU, as far as its waits know: from `since` to `until`; it still runs if `until` is the earlier one. */
+struct cpu_turn {
+    _Atomic int64_t since, until; /* clock_now() */
+};
 /* The beginning of a rank's region: how many ranks sleep on one of its slots, the doorbell of the links, and the window's state.
  * `cpu`: 1 + the CPU that it was last seen on, see wait.h; 0 not known. */
 struct region {
     _Alignas(SHARED_LINE) _Atomic uint32_t sleepers;
     _Atomic int32_t cpu;
     _Atomic uint64_t settled; /* up to here the rank, as root, has compared the others' calls with its own */
+    _Alignas(SHARED_LINE) struct cpu_turn turn;
     _Alignas(SHARED_LINE) struct doorbell doorbell;
     struct window window;
 };
