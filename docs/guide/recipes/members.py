@@ -1,7 +1,7 @@
 """Members that come and go: three workers take steps together, one is killed, the others go on, and a new one joins them.
 
     python3 -m venv .venv && .venv/bin/pip install -q '.[numpy]'
-    .venv/bin/python examples/elastic.py
+    .venv/bin/python docs/guide/recipes/members.py
 
 The store is served by the process that starts the workers, which stays. Every change of members is one reconfigure() of the
 same group, with a number of its own.
