@@ -43,7 +43,7 @@ def test_runs_with_mlx() -> None:
 
 
 def test_the_page_names_the_late_rank() -> None:
-    assert "Rank 2 has been late for" in run(command(ROOT / "examples" / "debug_page.py"))
+    assert "Rank 2 has been late for" in run(command(ROOT / "docs" / "guide" / "recipes" / "debug_page.py"))
 
 
 def test_one_rank_learns_what_four_learn() -> None:

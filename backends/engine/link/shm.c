@@ -157,12 +157,12 @@ static void put_data(struct link_shm *s, const char *from, size_t bytes)
 {
     char *data = s->ring->data + (s->place & (s->size - 1));
     if (s->cell) {
-        stream_keep(shm_cell_of(s), from, bytes);
+        stream_exchange(shm_cell_of(s), from, bytes);
         s->cell_place += lines(bytes);
         return;
     }
     if (s->base.plain)
-        stream_keep(data, from, bytes);
+        stream_exchange(data, from, bytes);
     else
         stream_fill(&s->stores, data, from, bytes);
     s->place += lines(bytes);

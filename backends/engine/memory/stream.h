@@ -22,6 +22,9 @@ void stream_copy(void *to, const void *from, size_t bytes);
  * blocks of 4 to 128 KiB between neighbouring cores in up to a third less time. bytes may be 0, pointers NULL then. */
 void stream_keep(void *to, const void *from, size_t bytes);
 
+/* The same into an exchange buffer, whose lines this core has just read from another one. */
+void stream_exchange(void *to, const void *from, size_t bytes);
+
 /* A rank's measurements of the cores that read its data. Zeros at the beginning. */
 struct stream_path {
     bool past;                   /* cross-die: non-temporal stores */

@@ -23,7 +23,7 @@ int rounds_await_all(const struct rounds *r)
 static void rounds_put(const struct rounds *r, bool hands, int reader, char *slot, const void *from, size_t bytes)
 {
     if (hands || r->op->group->without & ACOMM_NO_PROBE)
-        stream_keep(slot, from, bytes);
+        stream_exchange(slot, from, bytes);
     else
         stream_fill(&r->op->group->stores[reader], slot, from, bytes);
 }

@@ -1,7 +1,7 @@
 """A job that hangs for a moment, and the page that says why.
 
     python3 -m venv .venv && .venv/bin/pip install -q '.[numpy]'
-    .venv/bin/arraycomm-run --nproc-per-node 4 examples/debug_page.py
+    .venv/bin/arraycomm-run --nproc-per-node 4 docs/guide/recipes/debug_page.py
 
 Rank 2 comes late to the third step, as if its data did not arrive. Open the address that is printed in a browser on this
 machine (`ssh -L 25999:127.0.0.1:PORT host` brings it elsewhere). The same state is JSON for a program: rank 0 prints the
