@@ -161,8 +161,8 @@ const struct algorithm *select_algorithm(const struct acomm_group *g, const stru
 {
     if (op->whole)
         return by_table(g, op);
-    const char *name = acomm_operations[op->kind].name;
-    if (op->gpu && g->fabric)
+    const char *name = op->gpu && g->fabric ? acomm_operations[op->kind].name : NULL;
+    if (name)
         return select_find(g->above->algorithms, name, strlen(name), "library", 7);
     const struct pick *pick = g->selection.first[g->direct.symmetric][op->kind];
     uint64_t bytes = select_whole_bytes(op);
