@@ -93,9 +93,9 @@ class Decision:
         return self.choice.picks != self.table
 
     def moved(self) -> list[tuple[Cell, str, str]]:
-        """Cells that change: (cell, the table's algorithm, the new one)."""
+        """Cells that change and have both in their samples: (cell, the table's algorithm, the new one)."""
         both = ((cell, at(self.table, cell.size), at(self.choice.picks, cell.size)) for cell in self.cells)
-        return [(cell, before, after) for cell, before, after in both if before != after]
+        return [(cell, before, after) for cell, before, after in both if before != after and cell.ratios(before, after)]
 
 
 def at(picks: Sequence[Pick], size: int) -> str:

@@ -16,8 +16,8 @@ struct rounds;
 
 /* Bytes of the whole array up to which private arrays beside symmetric ones go through slots in all_to_all, and in all_gather of
  * two ranks; and beyond which private arrays of ranks that share CPUs come here in all_to_all: two synchronizations need a turn
- * of every rank each (4 and 8 ranks on 2 cores, 256 KiB to 2 MiB: 1.8 to 2.4 times as long as by slots). */
-#define DIRECT_FROM ((uint64_t)2 << 20)
+ * of every rank each. At 4 and 8 ranks on 2 cores, slots take 0.9 to 1.1 times as long at 256 KiB, and 1.3 to 1.6 at 1 MiB. */
+#define DIRECT_FROM ((uint64_t)512 << 10)
 
 struct direct_plan {
     uint64_t bytes;              /* no offered array is larger */
