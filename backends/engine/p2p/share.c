@@ -10,8 +10,9 @@
  * Measured on 2 cores, unproved elsewhere (docs/lab/mechanisms.md); ARRAYCOMM_WITHOUT=share switches it off. */
 #include "p2p/peer.h"
 
-#define PARTS 16                     /* of 64 KiB and more, because shorter messages are eager: system calls hardly show */
+#define PARTS 16                     /* of 128 KiB and more: system calls hardly show */
 #define PART_MAX ((uint64_t)1 << 20) /* between two, other peers progress and failures are checked */
+#define SHARE_FROM ((uint64_t)2 << 20) /* bytes; up to here the parts cost more (15 us) than half of the copy */
 #define PAGE 4096u
 #define INDEX ((UINT64_C(1) << LINK_PARTS_BITS) - 1)
 
@@ -38,7 +39,7 @@ static uint64_t share_place(uint64_t bytes, uint64_t index, uint64_t *offset)
 /* Whether both sides may copy a message: the receiver checks it before it opens one, the sender before it writes. */
 static bool share_fits(const struct p2p_item *item)
 {
-    return item->bytes > WIRE_EAGER_NEAR && item->bytes / PART_MAX < INDEX;
+    return item->bytes > SHARE_FROM && item->bytes / PART_MAX < INDEX;
 }
 
 void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
