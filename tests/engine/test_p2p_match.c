@@ -131,7 +131,7 @@ static void messages_to_oneself(void)
 /* More unexpected messages than the receiver keeps: later ones wait at their sender, and none blocks another tag. */
 static void unexpected_messages_are_bounded(void)
 {
-    enum { MANY = 40 };
+    enum { MANY = 5 * WIRE_CREDIT_MAX / WIRE_EAGER_NEAR };
     EVERY_KIND(2, {
         struct acomm_group *a = &w->groups[0], *b = &w->groups[1];
         static struct acomm_op ops[MANY + 1];

@@ -95,7 +95,7 @@ static void *ping_pong(void *argument)
     struct acomm_group *g = argument;
     char *data = malloc(BYTES);
     for (uint32_t i = 0; i < 24; i++) {
-        size_t bytes = i % 3 == 0 ? BYTES : i % 3 == 1 ? WIRE_EAGER_NEAR + 1 : 2000000;
+        size_t bytes = i % 3 == 0 ? BYTES : i % 3 == 1 ? ((size_t)2 << 20) + 1 : 2000000;
         world_turn(g, i, data, bytes, 1 - g->rank);
     }
     free(data);
@@ -230,7 +230,7 @@ static void what_cannot_be_mapped_or_is_not_admitted_is_not_written(void)
 /* A receiver that says so of a message too short to be copied by both: its parts would have no bytes. */
 static void short_messages_are_not_shared(void)
 {
-    static const size_t lengths[] = {0, 1, 4096, 32 << 10, WIRE_EAGER_NEAR, (size_t)1 << 50};
+    static const size_t lengths[] = {0, 1, 4096, 32 << 10, WIRE_EAGER_NEAR, (size_t)2 << 20, (size_t)1 << 50};
     struct symmetric s;
     pair_open(&s, true, NULL);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {

@@ -10,16 +10,12 @@
 #include "p2p/peer.h"
 
 #define PART ((uint64_t)1 << 20) /* bytes at a time; between two, other peers progress and failures are checked */
-#define MAPPED_MIN (32u << 10)   /* bytes; below, an eager message ends sooner, because no sender waits for DONE, */
-#define MAPPED_MIN_OVERSUBSCRIBED (128u << 10) /* for which ranks that share cores need a turn: 32 and 64 KiB take 0.65 and 0.79 of the time at 4 */
 
 struct wire_place p2p_offer_place(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
 {
-    uint64_t mapped = p->group->oversubscribed ? MAPPED_MIN_OVERSUBSCRIBED : MAPPED_MIN;
-    struct direct_place place = direct_place(&p->group->direct, item->op->in, item->bytes);
-    uint64_t least = place.how == DIRECT_MAPPED ? mapped : WIRE_EAGER_NEAR + 1;
-    if (item->bytes < least || !peer->to->withdrawn)
+    if (item->bytes <= p2p_eager_near(p) || !peer->to->withdrawn)
         return (struct wire_place){.how = DIRECT_NOTHING};
+    struct direct_place place = direct_place(&p->group->direct, item->op->in, item->bytes);
     return (struct wire_place){.at = place.at, .how = place.how};
 }
 

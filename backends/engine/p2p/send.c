@@ -59,9 +59,9 @@ static void begin_message(struct p2p *p, struct p2p_peer *peer, struct p2p_item 
     const struct acomm_op *op = item->op;
     struct wire_frame frame = {.kind = WIRE_EAGER, .dtype = (uint32_t)op->dtype & WIRE_DTYPES, .tag = op->tag, .count = op->count};
     uint64_t open = peer->charged - peer->credited + wire_charge(item->bytes);
-    uint64_t most = peer->to->ops->frame ? WIRE_EAGER_NEAR : WIRE_EAGER_MAX;
+    uint64_t most = peer->to->ops->frame ? p2p_eager_near(p) : WIRE_EAGER_MAX;
     item->place = p2p_offer_place(p, peer, item);
-    if (item->bytes <= most && open <= p->credit && item->place.how != DIRECT_MAPPED) {
+    if (item->bytes <= most && open <= p->credit) {
         peer->charged += wire_charge(item->bytes);
         send_begin(peer, item, &frame, op->in, item->bytes);
         return;
