@@ -14,7 +14,6 @@
 #define RING_MAX (2u << 20)      /* twice a core's own caches, see link/shm.c */
 #define PIECE_MIN (4u << 10)
 #define PIECE_MAX (512u << 10)
-#define PLACES 512 /* of the large part of the area, at most */
 #define WIDEST 16               /* bytes of the widest element */
 #define REGIONS_BUDGET (8u << 20) /* bytes of all slots together: a cache that cores share holds them beside the arrays */
 
@@ -314,48 +313,10 @@ static uint64_t free_after(const struct shared *s, uint64_t round)
     return round ? round + 1 + s->laid[round % SHARED_SLOTS].later : 0;
 }
 
-/* Marks the places of the large part of the area, step bytes each, whose contents may be read still. A look at each round, not one for each
- * place: a root may be SHARED_AHEAD rounds ahead (broadcast of 4100 B at 4 ranks takes 0.6 of the time). */
-static void mark_taken(const struct shared *s, uint64_t room, uint64_t step, uint64_t *taken)
-{
-    uint64_t past = s->round;
-    for (int rank = 0; rank < s->ranks; rank++)
-        past = s->seen[rank] < past ? s->seen[rank] : past;
-    for (uint64_t round = s->round; round && round + SHARED_AHEAD >= s->round && round + 2 > past; round--) {
-        uint64_t from = s->laid[round % SHARED_SLOTS].from, to = s->laid[round % SHARED_SLOTS].to;
-        bool counts = from < room && free_after(s, round) > past;
-        for (uint64_t place = from / step; counts && place * step < to; place++)
-            taken[place / 64] |= UINT64_C(1) << place % 64;
-    }
-}
-
-/* Ranks that share cores keep to the first places, which stay in the caches beside their arrays (all_gather of 4 MiB at 4 and 8 ranks takes
- * 0.76 and 0.89 of the time). Contents lie at multiples of a power of two that holds them, so that none is in two quarters. Where nothing is
- * free, the quarter that will be first: those of the last two rounds are in two of them at most, and nobody waits for itself. */
-static uint64_t first_place(const struct shared *s, uint64_t room, uint64_t bytes)
-{
-    uint64_t step = power_below(2 * bytes - 1), least_step = power_below(room / PLACES * 2), first = 0, least = UINT64_MAX;
-    uint64_t taken[PLACES / 64] = {0};
-    step = step < least_step ? least_step : step;
-    mark_taken(s, room, step, taken);
-    for (uint64_t at = 0, place = 0; at + bytes <= room; at += step, place++)
-        if (!(taken[place / 64] >> place % 64 & 1))
-            return at;
-    for (uint64_t at = 0; at < room; at += room / REGION_AREA_PIECES) {
-        uint64_t until = free_after(s, last_there(s, at, at + bytes));
-        first = until < least ? at : first;
-        least = until < least ? until : least;
-    }
-    return first;
-}
-
 /* Waits until this rank may fill `bytes` of its area, and takes them. */
 static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes, bool read_later, uint32_t *line)
 {
-    uint64_t from = s->next + bytes <= area_bytes(s->piece) ? s->next : 0;
-    /* A rank with a CPU of its own goes round its area: it finds lines that the readers have given back. */
-    if (op->group->oversubscribed)
-        from = first_place(s, area_bytes(s->piece), bytes);
+    uint64_t from = s->next + bytes <= area_bytes(s->piece) ? s->next : 0; /* finds lines that the readers have given back */
     uint64_t next = s->round + 1, until = free_after(s, last_there(s, from, from + bytes));
     int rc = s->past < until ? shared_await_past(s, op, until) : 0;
     if (rc)
