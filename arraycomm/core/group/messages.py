@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arrays.buffer import Buffer
 from ..arrays.opaque import readable
-from ..arrays.types import DType
+from ..arrays.types import DeviceType, DType
 from . import arguments
 from .part import Part, short
 from .work import Message, Received, Work
@@ -247,11 +247,16 @@ class MessageMethods(Part):
         dest, tag = arguments.rank("dest", dest, self.size), arguments.tag(tag)
         if out is not None:
             arguments.apart(src, out)
-        template = src if like is None and out is None else None
-        with nullcontext() if self._batch is not None else self.batch():
-            work = self._receive(source, tag, like if template is None else x, out, timeout, template)
-            self.isend(src, dest, tag, timeout=timeout)
-        return work if self._batch is not None else work.result()
+        # Host memory needs no batch, which takes longer than two short messages.
+        with nullcontext() if self._batch is not None or src.device_type == DeviceType.CPU else self.batch():
+            coming = (self._receive(source, tag, x, None, timeout, src) if like is None and out is None
+                      else self.irecv(source, tag, like=like, out=out, timeout=timeout))
+            going = self.isend(src, dest, tag, timeout=timeout)
+        if self._batch is not None:
+            return coming
+        received = coming.result()
+        going.wait()
+        return received
 
     def _receive(self, source: int | None, tag: int, like: Any, out: Any, timeout: float | None,
                  template: Buffer | None = None) -> Work[Received[Any]]:
