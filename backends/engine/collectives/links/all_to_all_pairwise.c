@@ -1,6 +1,5 @@
 /* Pairwise all_to_all: in step s every rank sends to rank + s and receives from rank - s, so that no rank is a bottleneck.
- * Between hosts a rank goes on to its next send while it still receives: links would idle until the slowest flow of a step is
- * done. Inside a host it does not: fewer bytes under way stay in the caches.
+ * A rank continues with its next send while it still receives: links would idle until the slowest flow of a step is done.
  *
  * Short blocks go to and from all ranks at once, each behind its sender's call signature (signature_ahead), and stay in scratch
  * until all signatures have been compared: a single exchange, instead of several for the check and one per step. */
@@ -68,7 +67,7 @@ static int compare_counts(struct acomm_op *op)
  * all call signatures have been compared. */
 static int shift(struct acomm_op *op, bool at_once)
 {
-    int rank = op->team->rank, n = op->team->size, rc = 0;
+    int rank = op->team->rank, n = op->team->size;
     uint64_t block = at_once ? op->count * op->width : 0;
     struct transfer *list = group_scratch(op, (size_t)n * (2 * sizeof *list + block));
     if (!list)
@@ -83,9 +82,7 @@ static int shift(struct acomm_op *op, bool at_once)
         send->after = step && !at_once ? send - 2 : NULL;
         receive->after = step >= RECEIVES && !at_once ? receive - 2 * RECEIVES : NULL;
     }
-    int together = op->group->loopback && !at_once ? 1 : n - 1; /* steps */
-    for (int step = 0; step < n - 1 && !rc; step += together)
-        rc = transfer_run(op, list + 2 * step, 2 * together);
+    int rc = n > 1 ? transfer_run(op, list, 2 * (n - 1)) : 0;
     for (int from = 0; from < n && !rc; from++)
         if (from == rank || at_once)
             rc = blocks_copy_all(op, blocks_at(op->out, got_from(op, from).offset),
