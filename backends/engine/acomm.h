@@ -131,8 +131,15 @@ int acomm_group_close(acomm_group *group);
 /* ---- operations ---- */
 /* acomm_call's last fields: `failure` is filled where a message has failed after it was begun, and may be NULL; `release_lock` is
  * called once, before any wait, if the caller holds a lock (Python's); otherwise it is NULL. A timeout of 0 expires at once. */
-/* Added to a collective's redop as many times as 1 + the device, where the arrays are on a GPU: the fabric's own collective gets them. */
+/* Added to a collective's redop as many times as 1 + the device, where the arrays are on a GPU: the fabric's own collective gets them.
+ * Added to a message's redop once: the fabric gets the array, and the call has an acomm_gpu_array: as `out` of a send; as `in` of a
+ * receive, whose `out` is host memory for a message from such memory. */
 enum { ACOMM_ON_GPU = 256 };
+enum acomm_gpu_state { ACOMM_GPU_UNUSED, ACOMM_GPU_GIVEN, ACOMM_GPU_ENDED };
+typedef struct acomm_gpu_array {
+    uintptr_t address, context; /* CUDA's */
+    int32_t state;              /* GIVEN: the fabric has it, after a failure for ever; ENDED: and has sent it, or written to it */
+} acomm_gpu_array;
 /* Blocks until the end. */
 int acomm_run(acomm_group *group, acomm_call *call);
 /* Returns at once with a handle, which is to be freed; acomm_wait() returns the result. */

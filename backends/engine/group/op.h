@@ -33,7 +33,7 @@ struct acomm_op {
     uint32_t layout;
     int kind, dtype, redop, root;
     size_t width;                /* bytes of one element */
-    int gpu;                     /* 0, or 1 + the device that the arrays are on: for the fabric's own collective */
+    int gpu;                     /* 0, or 1 + the device that the arrays are on: for the fabric's own collective; messages: ACOMM_ON_GPU */
     /* point to point */
     int peer;                    /* -1 any source; after the end the source */
     int64_t tag;
@@ -44,6 +44,7 @@ struct acomm_op {
     struct acomm_op *next;       /* queue, free list or posted list */
     bool shares;                 /* part of acomm_group_share(): from its end on there are symmetric arrays */
     bool synchronous;            /* runs in its caller's thread, which answers Ctrl-C */
+    bool apart;                  /* a message that the fabric moves on both sides: the peer may leave the group */
     void (*then)(struct acomm_op *op); /* not NULL: called at the end, instead of a wake-up. Messages only: with their lock */
     /* The first round over shared memory, in which every rank publishes its call signature. Until all have arrived, a helping
      * waiter may leave the operation; any thread then runs it again from the beginning. */

@@ -151,7 +151,7 @@ static int absent(const struct acomm_op *op)
         return -1;
     if (!op_is_message(op->kind))
         return node_left(g->node, g, -1, op->sequence);
-    return op->peer < 0 ? -1 : node_left(g->node, g, op->peer, UINT64_MAX); /* any source: see p2p_match_end_alone() */
+    return op->peer < 0 || op->apart ? -1 : node_left(g->node, g, op->peer, UINT64_MAX); /* any source: see p2p_match_end_alone() */
 }
 
 /* Whether a thread of the program does nothing else meanwhile. */

@@ -18,6 +18,11 @@ enum channel { CHANNEL_CONTROL, CHANNEL_COLLECTIVE, CHANNEL_P2P, CHANNELS };
 
 struct doorbell;
 struct link;
+/* A message of the fabric itself, which is under way. */
+struct fabric_message {
+    int code;                 /* 0, or why it has failed */
+    char why[192];            /* the fabric's error text */
+};
 /* A fabric: a transport other than TCP between ranks that share no memory. */
 struct acomm_fabric {
     /* A link to `peer` of this group, which is `world` in the fabric. NULL: out of memory. */
@@ -26,6 +31,10 @@ struct acomm_fabric {
      * fabric's state for the group. NULL, both: it has none. */
     int (*collective)(struct acomm_op *op);
     void (*leave)(struct acomm_group *group);
+    /* Begins the transfer of a message's array on a GPU, at its receiver first: that one chooses *tag, which is 0. end(): whether it
+     * has ended, and is freed; else it may have failed. NULL, both: the fabric has no messages. */
+    struct fabric_message *(*begin)(struct acomm_op *op, int64_t *tag);
+    bool (*end)(struct fabric_message *message);
 };
 /* In the memory of a link: an array under transfer, of which each side copies the next part until none is left. */
 struct link_parts {

@@ -1,4 +1,5 @@
 /* Matches arriving messages with posted receives: by source and tag, in the order of their sending. */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "membership/node.h"
@@ -54,6 +55,46 @@ bool p2p_match_agrees(const struct p2p_item *item, int dtype, uint64_t count)
     return item->op->dtype == dtype && item->op->count == count;
 }
 
+/* ---- messages that the fabric moves ---- */
+
+/* Whether it has failed. */
+static bool fabric_failed(struct p2p *p, const struct acomm_op *op, const struct fabric_message *message)
+{
+    errno = 0;
+    if (message->code)
+        p2p_trouble(p, op, message->code, message->code == ACOMM_LOST ? op->peer : -1, message->why);
+    return message->code;
+}
+
+void p2p_match_begin(struct p2p *p, struct p2p_item *item, int64_t tag)
+{
+    item->moved = item->bytes; /* none by the link */
+    item->message = p->group->fabric->begin(item->op, &tag);
+    item->place.at = (uint64_t)tag;
+    fabric_failed(p, item->op, item->message);
+}
+
+void p2p_match_carry(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
+{
+    p->carried++;
+    p->changed = true;
+    item->op->apart = true;
+    p2p_list_move(&peer->reading, &item->here);
+}
+
+bool p2p_match_carried(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
+{
+    bool ended = p->group->fabric->end(item->message);
+    p2p_list_move(&peer->reading, &item->here); /* the next one's turn */
+    if (!ended)
+        return fabric_failed(p, item->op, item->message);
+    p->carried--;
+    p2p_match_received(p, item);
+    return true;
+}
+
+/* ---- receives ---- */
+
 static struct p2p_item *first_with(struct p2p_list *list, int64_t tag)
 {
     for P2P_EACH(at, list)
@@ -84,6 +125,8 @@ void p2p_match_reply(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
     item->count = m->count;
     item->place = m->place;
     item->reply = agrees ? P2P_CLEAR : P2P_REFUSE;
+    if (agrees && item->place.how == DIRECT_FABRIC)
+        p2p_match_begin(p, item, 0);
     if (!agrees || !p2p_offer_accept(p, peer, item))
         p2p_list_move(&peer->replies, &item->here);
 }

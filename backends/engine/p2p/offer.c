@@ -4,7 +4,9 @@
  *
  * The sender waits until it receives DONE, or writes parts itself (p2p/share.c). If its operation ends before, for example by a
  * deadline, its caller may write into the array again: the sender withdraws the offer first, and the receiver checks for that
- * after its last byte. Without a withdrawal the data is valid; after one the receive waits for the failure that is under way. */
+ * after its last byte. Without a withdrawal the data is valid; after one the receive waits for the failure that is under way.
+ *
+ * An array on a GPU is offered to be moved by the fabric (p2p/match.c), on hosts and between them. */
 #include <errno.h>
 
 #include "p2p/peer.h"
@@ -13,14 +15,18 @@
 
 struct wire_place p2p_offer_place(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
 {
+    if (item->op->gpu && !item->op->in && item->bytes)
+        return (struct wire_place){.how = DIRECT_FABRIC};
     if (item->bytes <= p2p_eager_near(p) || !peer->to->withdrawn)
         return (struct wire_place){.how = DIRECT_NOTHING};
     struct direct_place place = direct_place(&p->group->direct, item->op->in, item->bytes);
     return (struct wire_place){.at = place.at, .how = place.how};
 }
 
-bool p2p_offer_valid(const struct wire_place *place, uint64_t bytes)
+bool p2p_offer_valid(const struct p2p *p, const struct wire_place *place, uint64_t bytes)
 {
+    if (place->how == DIRECT_FABRIC)
+        return bytes && !place->at && p->group->fabric && p->group->fabric->begin;
     if (place->how == DIRECT_MAPPED)
         return place->at <= ARENA_ROOM && bytes <= ARENA_ROOM;
     return place->how == DIRECT_PRIVATE;
@@ -45,7 +51,7 @@ static bool offer_reads(struct p2p *p, struct p2p_peer *peer, const struct wire_
 
 bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
 {
-    if (item->place.how == DIRECT_NOTHING || !peer->from->withdrawn)
+    if (item->place.how == DIRECT_NOTHING || item->place.how == DIRECT_FABRIC || !peer->from->withdrawn)
         return false;
     bool reads = offer_reads(p, peer, &item->place, item->bytes);
     if (reads)
@@ -108,11 +114,10 @@ static bool pull_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
     return item->errnum || item->whole || offer_complete(peer, item);
 }
 
-bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer)
+bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
 {
-    if (p2p_list_empty(&peer->reading) || atomic_load_explicit(peer->from->withdrawn, memory_order_relaxed))
+    if (atomic_load_explicit(peer->from->withdrawn, memory_order_relaxed))
         return false;
-    struct p2p_item *item = P2P_ITEM(peer->reading.next);
     if (!item->moved && !item->shared)
         p2p_share_open(p, peer, item);
     if (item->shared)

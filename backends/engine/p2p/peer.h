@@ -61,7 +61,8 @@ struct p2p_item {
     uint64_t id;                 /* rendezvous */
     uint64_t bytes, moved;
     bool async;                  /* as posted: its owner may change op->synchronous */
-    struct wire_place place;     /* of the data, see p2p/offer.c */
+    struct wire_place place;     /* of the data, see p2p/offer.c; DIRECT_FABRIC: `at` is the fabric's tag */
+    struct fabric_message *message; /* whose data the fabric moves; NULL: the links do */
     bool shared, whole;          /* receives: both sides copy (p2p/share.c); or did, without success */
     uint32_t mine;               /* parts that this side acquired */
     int errnum;                  /* why one could not be read */
@@ -126,7 +127,7 @@ struct p2p_peer {
     struct p2p_list sending;     /* CTS received; DATA alternates */
     uint64_t next_id, charged, credited;
     /* receives */
-    struct p2p_list posted, replies, receiving, reading;
+    struct p2p_list posted, replies, receiving, reading; /* reading: and what is under way in the fabric, sends too */
     bool asked, unreadable;      /* whether the system permits reading its memory */
     struct p2p_list unexpected;  /* messages, in order of arrival */
     uint64_t expected_id, arrived, consumed; /* the last two: sums of charges */
@@ -157,6 +158,7 @@ struct p2p {
     uint64_t orders, arrivals, credit;
     const char *forced;          /* protocol of long messages, "staged" or "read"; NULL: read where possible */
     bool shares;                 /* peers may write to receives */
+    int carried;                 /* messages under way in the fabric, which signals no end */
     int64_t next_deadline;
     int code;                    /* failed: nothing is posted any more */
     struct p2p_trouble trouble;
@@ -218,6 +220,12 @@ void p2p_match_received(struct p2p *p, struct p2p_item *item);
 /* The operation ends with ACOMM_TRUNCATED: the other side has this dtype and count. */
 void p2p_match_truncated(struct p2p *p, struct p2p_item *item, int dtype, uint64_t count);
 bool p2p_match_agrees(const struct p2p_item *item, int dtype, uint64_t count);
+/* DIRECT_FABRIC: begins this side's transfer; failures become trouble. tag: the receiver's, or 0. */
+void p2p_match_begin(struct p2p *p, struct p2p_item *item, int64_t tag);
+/* Both sides have begun: nothing more comes by the link. */
+void p2p_match_carry(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item);
+/* Whether it has ended or failed. */
+bool p2p_match_carried(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item);
 /* Takes the receive that a message from `peer` belongs to out of its list; NULL: none is posted. */
 struct p2p_item *p2p_match_posted(struct p2p *p, struct p2p_peer *peer, int64_t tag);
 /* A receive matched an RTS or an OFFER: gets the data or answers. */
@@ -250,10 +258,10 @@ bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full);
 struct wire_place p2p_offer_place(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item);
 /* A receive matched this place: whether it will read there, from now on in peer->reading. */
 bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item);
-/* Reads a part of what has been accepted; whether anything moved. */
-bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer);
+/* Reads a part of the first that has been accepted; whether anything moved. */
+bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item);
 /* Whether a peer can have sent this place for so many bytes. */
-bool p2p_offer_valid(const struct wire_place *place, uint64_t bytes);
+bool p2p_offer_valid(const struct p2p *p, const struct wire_place *place, uint64_t bytes);
 /* p2p/share.c */
 /* Lets the sender write parts of this receive as well, if that can be. */
 void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item);

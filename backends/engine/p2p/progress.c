@@ -49,6 +49,15 @@ static void check_peer(struct p2p *p, struct p2p_peer *peer, int64_t now)
         p2p_trouble(p, p2p_send_first(peer), ACOMM_LOST, peer->rank, "it closed the group before it took a message");
 }
 
+/* Data that comes elsewhere than by the link. */
+static bool progress_read(struct p2p *p, struct p2p_peer *peer)
+{
+    if (p2p_list_empty(&peer->reading))
+        return false;
+    struct p2p_item *item = P2P_ITEM(peer->reading.next);
+    return item->message ? p2p_match_carried(p, peer, item) : p2p_offer_pull(p, peer, item);
+}
+
 bool p2p_progress_pass(struct p2p *p, bool full)
 {
     bool moved = false, often = p->passes++ % WAIT_MOVES == 0;
@@ -56,7 +65,7 @@ bool p2p_progress_pass(struct p2p *p, bool full)
     for (int i = 0; i < p->opened && !p->code && !p->trouble.code && p->unseen < WAIT_MOVED; i++) {
         struct p2p_peer *peer = p->peers[p->open[(p->passes + (uint32_t)i) % (uint32_t)p->opened]];
         moved |= p2p_recv_pull(p, peer, full);
-        moved |= p2p_offer_pull(p, peer);
+        moved |= progress_read(p, peer);
         moved |= p2p_share_push(p, peer);
         moved |= p2p_send_push(p, peer);
     }
@@ -134,7 +143,7 @@ static bool progress_doorbell_tells(const struct p2p *p)
         if (deaf)
             return false;
     }
-    return p->group->doorbell != NULL;
+    return p->group->doorbell != NULL && !p->carried;
 }
 
 /* With the lock, which is released meanwhile. */
@@ -167,7 +176,7 @@ void p2p_progress_sleep(struct p2p *p, int64_t *nap, int64_t until)
         return;
     }
     *nap = *nap ? progress_at_most(2 * *nap, NAP_MAX_NS) : NAP_MIN_NS;
-    bool sees = room_for(p, which) && progress_gather(p, p->fds[which], &n) && p->wake_fd >= 0;
+    bool sees = room_for(p, which) && progress_gather(p, p->fds[which], &n) && p->wake_fd >= 0 && !p->carried;
     int64_t ns = progress_at_most(sees ? WAIT_SLEEP_NS : *nap, until - clock_now());
     struct timespec t = {0, ns};
     struct pollfd *fds = p->fds[which];

@@ -9,12 +9,21 @@ static struct acomm_op *recv_first(const struct p2p_list *list)
     return p2p_list_empty(list) ? NULL : P2P_ITEM(list->next)->op;
 }
 
+/* What is under way in the fabric needs nothing from the link. */
+static struct acomm_op *recv_reading(const struct p2p_peer *peer)
+{
+    for P2P_EACH(at, &peer->reading)
+        if (!P2P_ITEM(at)->message)
+            return P2P_ITEM(at)->op;
+    return NULL;
+}
+
 /* The operation that needs something from the peer, or NULL. */
 static struct acomm_op *needs(struct p2p *p, const struct p2p_peer *peer)
 {
     struct acomm_op *op = recv_first(&peer->posted);
     op = op ? op : recv_first(&peer->receiving);
-    op = op ? op : recv_first(&peer->reading);
+    op = op ? op : recv_reading(peer);
     op = op ? op : recv_first(&peer->replies);
     op = op ? op : recv_first(&peer->awaiting);
     op = op || !peer->in.item ? op : peer->in.item->op;
@@ -80,7 +89,7 @@ static bool recv_request(struct p2p *p, struct p2p_peer *peer, const struct wire
     if (f->kind == WIRE_OFFER) {
         memcpy(&asked.place, peer->in.buffer + peer->in.begin, sizeof asked.place);
         peer->in.begin += sizeof asked.place;
-        if (!p2p_offer_valid(&asked.place, bytes))
+        if (!p2p_offer_valid(p, &asked.place, bytes))
             return recv_broken(p, peer, "a message lies where none can");
     }
     if (f->id != peer->expected_id)
@@ -104,8 +113,11 @@ static bool recv_request(struct p2p *p, struct p2p_peer *peer, const struct wire
 static bool cleared(struct p2p *p, struct p2p_peer *peer, const struct wire_frame *f)
 {
     struct p2p_item *item = recv_find(&peer->awaiting, f->id);
-    if (!item || (f->kind == WIRE_DONE && item->place.how == DIRECT_NOTHING))
+    bool read = item && (item->place.how == DIRECT_PRIVATE || item->place.how == DIRECT_MAPPED);
+    if (!item || (f->kind == WIRE_DONE && !read))
         return recv_broken(p, peer, "an answer to a message that was not sent");
+    if (f->kind == WIRE_CTS && item->place.how == DIRECT_FABRIC)
+        p2p_match_begin(p, item, f->tag); /* DATA follows, without contents */
     if (f->kind == WIRE_NACK)
         p2p_match_truncated(p, item, f->dtype, f->count);
     else if (item->bytes && f->kind == WIRE_CTS)
@@ -120,9 +132,12 @@ static bool data(struct p2p *p, struct p2p_peer *peer, const struct wire_frame *
     struct p2p_item *item = recv_find(&peer->receiving, f->id);
     if (!item)
         return recv_broken(p, peer, "data for a message that was not asked for");
-    if (!f->count || f->count > WIRE_DATA_MAX || f->count > item->bytes - item->moved)
+    if (!f->count != (item->message != NULL) || f->count > WIRE_DATA_MAX || f->count > item->bytes - item->moved)
         return recv_broken(p, peer, "more data than the message has");
-    expect(p, peer, item->op->out + item->moved, f->count, item, NULL);
+    if (item->message)
+        p2p_match_carry(p, peer, item);
+    else
+        expect(p, peer, item->op->out + item->moved, f->count, item, NULL);
     return true;
 }
 

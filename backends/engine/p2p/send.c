@@ -45,7 +45,8 @@ static void send_begin(struct p2p_peer *peer, struct p2p_item *item, struct wire
 
 static void begin_reply(struct p2p_peer *peer, struct p2p_item *item)
 {
-    struct wire_frame frame = {.kind = item->reply == P2P_DONE ? WIRE_DONE : WIRE_CTS, .id = item->id};
+    struct wire_frame frame = {.kind = item->reply == P2P_DONE ? WIRE_DONE : WIRE_CTS, .id = item->id,
+                               .tag = (int64_t)item->place.at};
     if (item->reply == P2P_REFUSE) {
         frame.kind = WIRE_NACK;
         frame.dtype = (uint32_t)item->op->dtype & WIRE_DTYPES;
@@ -58,14 +59,14 @@ static void begin_message(struct p2p *p, struct p2p_peer *peer, struct p2p_item 
 {
     const struct acomm_op *op = item->op;
     struct wire_frame frame = {.kind = WIRE_EAGER, .dtype = (uint32_t)op->dtype & WIRE_DTYPES, .tag = op->tag, .count = op->count};
-    uint64_t open = peer->charged - peer->credited + wire_charge(item->bytes);
+    uint64_t open = peer->charged - peer->credited + wire_charge(item->bytes) + ((uint64_t)op->gpu << 62); /* no credit for a GPU's */
     uint64_t most = peer->to->ops->frame ? p2p_eager_near(p) : WIRE_EAGER_MAX;
-    item->place = p2p_offer_place(p, peer, item);
     if (item->bytes <= most && open <= p->credit) {
         peer->charged += wire_charge(item->bytes);
         send_begin(peer, item, &frame, op->in, item->bytes);
         return;
     }
+    item->place = p2p_offer_place(p, peer, item);
     bool offered = item->place.how != DIRECT_NOTHING;
     frame.kind = offered ? WIRE_OFFER : WIRE_RTS;
     frame.id = item->id = peer->next_id++;
@@ -125,7 +126,9 @@ static void written(struct p2p *p, struct p2p_peer *peer)
         return;
     default:
         item->moved += peer->out.payload;
-        if (item->moved == item->bytes)
+        if (item->message)
+            p2p_match_carry(p, peer, item);
+        else if (item->moved == item->bytes)
             p2p_match_received(p, item);
         else
             p2p_list_move(&peer->sending, &item->here);

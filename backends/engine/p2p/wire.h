@@ -8,6 +8,9 @@
  *         <- NACK id dtype count  instead of CTS: the posted receive, which differs
  *   OFFER as RTS, place        where both ranks are on one host: the data may also be read where it lies
  *         <- DONE id               it has been read, or copied by both sides (p2p/share.c); or CTS, NACK as above
+ *   OFFER, DIRECT_FABRIC       the data is in memory of a GPU, and is sent by the fabric
+ *         <- CTS id tag            the fabric receives under this tag; or NACK
+ *   DATA id, no contents       the fabric sends
  * Answers travel on the receiver's own outgoing link. A link keeps its order, so DATA needs no offset, ids count up.
  *
  * Credit: every message copied aside costs WIRE_CHARGE. Each frame's `consumed` has the receiver's sum of freed charges; a sender
@@ -44,7 +47,7 @@ struct wire_frame {
     uint8_t kind;      /* enum wire_kind */
     uint32_t dtype : 24; /* EAGER, RTS, OFFER: of the message; NACK: of the posted receive; else 0 */
     uint64_t id;       /* number of the rendezvous message between these two ranks; EAGER: 0 */
-    int64_t tag;       /* EAGER, RTS, OFFER */
+    int64_t tag;       /* EAGER, RTS, OFFER; CTS: the fabric's */
     uint64_t count;    /* elements, as dtype; DATA: bytes of payload */
     uint64_t consumed; /* sum of charges that the frame's sender has freed */
 };
@@ -52,7 +55,7 @@ static_assert(sizeof(struct wire_frame) == 40, "wire format");
 
 /* The payload of OFFER. With the header it fills what a ring sends in one cache line. */
 struct wire_place {
-    uint64_t at;       /* address in the sender's process, or offset in its arena */
+    uint64_t at;       /* address in the sender's process, or offset in its arena, or 0 */
     uint64_t how;      /* enum direct_how */
 };
 static_assert(sizeof(struct wire_place) == 16, "wire format");

@@ -14,7 +14,7 @@ typedef struct acomm_mpi_facts {
     int32_t initialized, finalized;
     int32_t threads;      /* MPI_Query_thread as 0 single to 3 multiple; -1 before initialisation */
     int32_t fault_tolerant; /* it has ULFM's functions */
-    int32_t gpus;         /* whether its blocking collectives take arrays on CUDA devices; -1 before initialisation */
+    int32_t gpus;         /* whether it takes arrays on CUDA devices; -1 before initialisation */
 } acomm_mpi_facts;
 
 /* Opens the library at `path` (NULL: symbols of the process). 0, or ACOMM_LIBRARY and why in `text` (256 bytes). */
@@ -26,8 +26,9 @@ int acomm_mpi_begin(acomm_mpi *mpi, int initialized, char *text);
 /* No link calls MPI from here on: sent data is flushed first, within a second. `finalizes`: then MPI_Finalize. */
 void acomm_mpi_end(acomm_mpi *mpi, int finalizes);
 uintptr_t acomm_mpi_world(acomm_mpi *mpi);
-/* cudaSetDevice(), for collectives of arrays on GPUs (ACOMM_ON_GPU). Set before the first one. */
+/* cudaSetDevice(), cuCtxPushCurrent() and cuCtxPopCurrent(), for arrays on GPUs (ACOMM_ON_GPU). Set before the first one. */
 extern int (*acomm_mpi_use_device)(int device);
+extern int (*acomm_mpi_push)(uintptr_t context), (*acomm_mpi_pop)(uintptr_t *context);
 /* Handles of this implementation are ints (4) or pointers (8). */
 int acomm_mpi_handle_bytes(acomm_mpi *mpi);
 /* Rank and size in a communicator. */

@@ -12,7 +12,6 @@
 #define SLOTS 8
 #define CHUNK ((size_t)60 << 10) /* with its head below the 64 KiB of Open MPI's eager messages over TCP */
 #define SYNCHRONOUS 32
-#define TAGS 32767 /* MPI_TAG_UB is this much at least */
 
 struct chunk {
     uint64_t group; /* leftovers of an earlier link of this tag are not mistaken for ours */
@@ -54,10 +53,8 @@ static struct slot *slot_now(struct link_mpi *l)
 
 static int link_failed(struct link_mpi *l, int rc)
 {
-    const acomm_mpi *mpi = l->fabric->mpi;
-    mpi_words(mpi, rc, l->why);
     l->base.why = l->why;
-    l->failed = mpi_tells_of_death(mpi, rc) ? ACOMM_LOST : ACOMM_LIBRARY;
+    l->failed = mpi_code_of(l->fabric->mpi, rc, l->why);
     return l->failed;
 }
 
@@ -263,11 +260,11 @@ static void mpi_close(struct link *link)
 
 static const struct link_ops mpi_ops = {mpi_send, mpi_recv, NULL, mpi_close, NULL, NULL, mpi_attach, mpi_complete};
 
-/* Inside: one between 1 and what every library has at least, of no other link to this rank. */
+/* Inside: one of no other link to this rank. */
 static int link_tag(const struct mpi_fabric *fabric, int rank)
 {
     for (;;) {
-        int tag = fabric->tags[rank] = (uint16_t)(fabric->tags[rank] % TAGS + 1);
+        int tag = fabric->tags[rank] = (uint16_t)(fabric->tags[rank] % LINK_TAGS + 1);
         const struct link_mpi *l = fabric->links;
         while (l && !(l->base.outgoing && l->rank == rank && l->tag == tag))
             l = l->next;

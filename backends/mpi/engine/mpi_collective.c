@@ -350,8 +350,7 @@ static int call_open(struct call *c)
     const struct acomm_op *op = c->op;
     acomm_mpi *mpi = c->m->fabric->mpi;
     c->width = op->width;
-    int unit = op->width % 8 == 0 ? 8 : op->width % 4 == 0 ? 4 : 1;
-    c->type = (struct mpi_type){unit == 1 ? mpi->byte : mpi->types[unit == 8 ? ACOMM_UINT64 : ACOMM_UINT32], 0, (int)op->width / unit};
+    c->type = mpi_type_moved(mpi, op->width);
     if (op_reduces(op)) {
         c->reduction = (struct reduction){.dtype = op->dtype, .redop = op->redop, .factor = op->factor,
                                           .ranks = op_inputs(op, c->m->rank, c->m->size)};

@@ -20,21 +20,42 @@ static struct {
     pthread_cond_t work;
     struct mpi_fabric *fabrics;
     bool runs, deep, ended;
+    uintptr_t context;           /* of CUDA's; 0: none is needed */
+    bool pushed;                 /* the thread that is inside has it */
     _Atomic uint32_t entered;    /* times, by operations and the thread */
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
+
+int (*acomm_mpi_push)(uintptr_t context), (*acomm_mpi_pop)(uintptr_t *context);
+
+static void fabric_context(bool inside)
+{
+    uintptr_t popped;
+    if (all.pushed)
+        acomm_mpi_pop(&popped);
+    all.pushed = inside && all.context && !acomm_mpi_push(all.context);
+}
+
+void fabric_use(uintptr_t context)
+{
+    all.context = context;
+    fabric_context(true);
+}
 
 bool fabric_enter(void)
 {
     pthread_mutex_lock(&all.lock);
     atomic_fetch_add_explicit(&all.entered, 1, memory_order_relaxed);
-    if (!all.ended)
+    if (!all.ended) {
+        fabric_context(true);
         return true;
+    }
     pthread_mutex_unlock(&all.lock);
     return false;
 }
 
 void fabric_leave(void)
 {
+    fabric_context(false);
     pthread_mutex_unlock(&all.lock);
 }
 
@@ -66,7 +87,7 @@ static enum link_state fabric_look(struct mpi_fabric *fabric)
     return most;
 }
 
-/* The busiest link's state. Closed fabrics without links are freed. */
+/* The busiest link's state. Closed fabrics are freed when nothing is under way. */
 static enum link_state fabrics_look(void)
 {
     enum link_state most = LINK_IDLE;
@@ -74,7 +95,7 @@ static enum link_state fabrics_look(void)
         struct mpi_fabric *fabric = *at;
         enum link_state state = fabric_look(fabric);
         most = state > most ? state : most;
-        if (fabric->closed && !fabric->links) {
+        if (fabric->closed && !fabric->links && !fabric->receives) {
             *at = fabric->next;
             fabric_free(fabric);
         } else {
@@ -126,7 +147,9 @@ static void *fabric_keep(void *unused)
     int idle = 0;
     pthread_mutex_lock(&all.lock);
     while (!all.ended) {
+        fabric_context(true);
         enum link_state state = fabrics_look();
+        fabric_context(false);
         idle = state == LINK_SENDS ? 0 : idle < LINGER ? idle + 1 : idle;
         fabric_rest(state, idle < LINGER);
     }
@@ -179,9 +202,11 @@ static void fabrics_let_go(void)
         pthread_mutex_lock(&all.lock);
     }
     all.ended = true;
-    for (struct mpi_fabric *fabric = all.fabrics; fabric; fabric = fabric->next)
+    for (struct mpi_fabric *fabric = all.fabrics; fabric; fabric = fabric->next) { /* or MPI_Finalize would find a receive under way */
         for (struct link_mpi *link = fabric->links; link; link = link_mpi_next(link))
-            link_mpi_cancel(link); /* or MPI_Finalize would find a receive under way */
+            link_mpi_cancel(link);
+        mpi_message_cancel(fabric);
+    }
     pthread_cond_signal(&all.work);
     fabric_leave();
 }

@@ -5,7 +5,10 @@
 #include "link/link.h"
 #include "mpi_library.h"
 
+#define LINK_TAGS 16383       /* of links, from 1 on; as many more of messages: MPI_TAG_UB is 32767 at least */
+
 struct link_mpi;
+struct mpi_message;
 struct mpi_fabric {
     struct acomm_fabric base;
     acomm_mpi *mpi;
@@ -13,6 +16,8 @@ struct mpi_fabric {
     int size;
     uint16_t *tags;              /* the last one of each target rank */
     struct link_mpi *links;      /* open ones, and closed ones whose last chunks are under way */
+    struct mpi_message *receives; /* under way, also those of failed groups, */
+    uint16_t received;           /* and the last one's tag */
     bool closed;
     struct mpi_fabric *next;
 };
@@ -22,6 +27,8 @@ bool fabric_enter(void);
 void fabric_leave(void);
 /* Inside: from now on a transfer is under way that needs calls of MPI: the progress thread must poll. */
 void fabric_wake(void);
+/* Inside: from now on this context of CUDA's is current in all threads, because MPI may work on arrays on GPUs in any call. */
+void fabric_use(uintptr_t context);
 /* Calls acomm_mpi_end()'s first half when the program itself finalises MPI. A code of the library. */
 int fabric_watch_end(acomm_mpi *mpi);
 
@@ -40,6 +47,15 @@ int mpi_type_of(acomm_mpi *mpi, int dtype, int redop, struct mpi_type *out);
 /* mpi_collective.c: as acomm_fabric has them */
 int mpi_collective(struct acomm_op *op);
 void mpi_collective_leave(struct acomm_group *group);
+
+/* mpi_message.c */
+/* For elements of `width` bytes that are only moved. */
+struct mpi_type mpi_type_moved(const acomm_mpi *mpi, size_t width);
+/* As acomm_fabric has them. */
+struct fabric_message *mpi_message_begin(struct acomm_op *op, int64_t *tag);
+bool mpi_message_end(struct fabric_message *message);
+/* Inside: cancels receives, before MPI ends. */
+void mpi_message_cancel(const struct mpi_fabric *fabric);
 
 /* link_mpi.c */
 struct link *link_mpi_new(struct acomm_fabric *fabric, uint64_t group, int peer, int rank, bool outgoing);

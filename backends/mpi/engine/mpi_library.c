@@ -168,6 +168,12 @@ bool mpi_tells_of_death(const acomm_mpi *mpi, int code)
         && class >= mpi->failed && class <= mpi->failed + 2;
 }
 
+int mpi_code_of(const acomm_mpi *mpi, int code, char *text)
+{
+    mpi_words(mpi, code, text);
+    return mpi_tells_of_death(mpi, code) ? ACOMM_LOST : ACOMM_LIBRARY;
+}
+
 int acomm_mpi_begin(acomm_mpi *mpi, int initialized, char *text)
 {
     int got = 0, rc = initialized ? 0 : mpi->Init_thread(NULL, NULL, mpi->multiple, &got);

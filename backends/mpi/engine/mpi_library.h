@@ -94,4 +94,6 @@ mpi_handle mpi_read(const acomm_mpi *mpi, const void *place);
 void mpi_words(const acomm_mpi *mpi, int code, char *text);
 /* Whether the code means a process that has died, or a communicator revoked for that. */
 bool mpi_tells_of_death(const acomm_mpi *mpi, int code);
+/* Ours for it, ACOMM_LOST or ACOMM_LIBRARY, and the words. */
+int mpi_code_of(const acomm_mpi *mpi, int code, char *text);
 #endif

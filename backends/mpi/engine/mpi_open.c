@@ -73,7 +73,8 @@ int acomm_fabric_open(acomm_mpi *mpi, uintptr_t comm, int64_t timeout, acomm_fab
     struct mpi_fabric *fabric = calloc(1, sizeof *fabric);
     if (!fabric)
         return ACOMM_RESOURCE;
-    *fabric = (struct mpi_fabric){.base = {link_mpi_new, mpi_collective, mpi_collective_leave}, .mpi = mpi};
+    *fabric = (struct mpi_fabric){.base = {link_mpi_new, mpi_collective, mpi_collective_leave, mpi_message_begin, mpi_message_end},
+                                  .mpi = mpi};
     int rc = fabric_duplicate(fabric, comm, timeout, text);
     if (!rc && !(fabric->tags = calloc((size_t)fabric->size, sizeof *fabric->tags)))
         rc = ACOMM_RESOURCE;

@@ -6,7 +6,7 @@
 
 struct acomm_group;
 
-enum direct_how { DIRECT_NOTHING, DIRECT_PRIVATE, DIRECT_MAPPED };
+enum direct_how { DIRECT_NOTHING, DIRECT_PRIVATE, DIRECT_MAPPED, DIRECT_FABRIC }; /* FABRIC: of messages only, see p2p/offer.c */
 struct direct_place { uint64_t at; enum direct_how how; };
 
 /* A rank's message of the first round. */
