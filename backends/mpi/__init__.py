@@ -4,14 +4,17 @@ MPI-5 ABI, bound at run time. See docs/guide/mpi.md."""
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
-from arraycomm._engine import ffi, lib
-from arraycomm.core.arrays.types import DeviceType
+from arraycomm._engine import Operation, ffi, lib
+from arraycomm.core.arrays.buffer import Buffer
+from arraycomm.core.arrays.types import DeviceType, ReduceOp
 from arraycomm.core.base import settings
 from arraycomm.core.base.errors import DistBackendError
 from arraycomm.core.bootstrap.rendezvous import Rendezvous, announced
 from arraycomm.core.bootstrap.store import HashStore
 
+from ..communicator import address
 from ..socket.communicator import SocketCommunicator, wanted_algorithms
 from . import process
 from .endpoint import MpiEndpoint
@@ -29,8 +32,16 @@ class MpiCommunicator(SocketCommunicator):
     def _carry(self, group: object) -> None:
         super()._carry(group)
         process.groups.add(self)
+        self.carries_gpus = self.size > 1 and self._endpoint.takes_gpus
         # After a death MPI can make no communicator for a new group.
-        self.takes_gpus = self.size > 1 and self._endpoint.takes_gpus and lib.acomm_node_failed(self._endpoint.node) < 0
+        self.takes_gpus = self.carries_gpus and lib.acomm_node_failed(self._endpoint.node) < 0
+
+    def carry(self, array: Any, buffer: Buffer, pinned: Buffer | None, peer: int | None, tag: int, *, timeout: float | None,
+              async_op: bool) -> Operation | None:
+        """A message of an array on a GPU (array: an acomm_gpu_array): with `pinned` a receive."""
+        places = (0, address(array)) if pinned is None else (address(array), pinned.address)
+        return self._run(lib.ACOMM_SEND if pinned is None else lib.ACOMM_RECV, *places, buffer.count, buffer.dtype, 0, timeout,
+                         async_op, (array, buffer, pinned), ReduceOp("", lib.ACOMM_ON_GPU), -1 if peer is None else peer, tag)
 
 
 class MpiBackend:

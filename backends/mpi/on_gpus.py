@@ -1,5 +1,5 @@
 """CUDA arrays over an MPI library that takes them: its collectives read and write the program's own arrays, where they compute
-what the engine does. Everything else is staged."""
+what the engine does, and its messages move those that are not short. Everything else is staged."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _MOST = (2**31 - 1) // 2  # elements of an array: a complex number is two of MPI
 # Reductions that are MPI's own in mpi_types.c: dtypes, then the operations of each.
 _OWN = {**dict.fromkeys(("int32", "uint32", "int64", "uint64"), ("sum", "product", "min", "max", "band", "bor", "bxor")),
         "float32": ("sum", "product"), "float64": ("sum", "product"), "complex64": ("sum",), "complex128": ("sum",)}
+_BUFFERED = 16 << 10  # bytes of a message: one up to here is staged, because programs rely on its buffering
 _forever: list[Any] = []  # arrays of failed operations, which MPI may still use
 
 
@@ -35,6 +36,39 @@ class _Direct(Operation):
     def _start(self, index: int, *, async_op: bool) -> Any:
         source, target = (side.buffer if side else None for side in (self._source, self._target))
         return self._call(source, target, index, async_op=async_op, timeout=max(0.0, self._deadline - time.monotonic()))
+
+
+class _Message(_Direct):
+    """Gives the array to the library. A receive has pinned memory too, for a message that comes from the host."""
+
+    def begin(self, lane: Lane, *, whole: bool) -> None:
+        contexts = lane.cuda.contexts()
+        push, pop = contexts.entries()
+        lib.acomm_mpi_push, lib.acomm_mpi_pop = ffi.cast("int (*)(uintptr_t)", push), ffi.cast("int (*)(uintptr_t *)", pop)
+        self._array = ffi.new("acomm_gpu_array *", {"address": self.touches[0].address, "context": contexts.of(lane.device)})
+        super().begin(lane, whole=whole)
+        self._slots[0].take(lane, None, self._target, together=False)
+
+    def _start(self, index: int, *, async_op: bool) -> Any:
+        pinned, block = None, self._slots[0].target
+        if self._target and block:
+            pinned = self._target.pinned(index, block)
+        return self._call(self._array, self.touches[0], pinned, async_op=async_op,
+                          timeout=max(0.0, self._deadline - time.monotonic()))
+
+    def upload(self, index: int) -> None:
+        if self._array.state != lib.ACOMM_GPU_ENDED:
+            super().upload(index)
+
+    def abandon(self) -> None:
+        if self._slots and self._array.state == lib.ACOMM_GPU_GIVEN:
+            _forever.append(self.touches)
+        super().abandon()
+
+    @property
+    def writes(self) -> Buffer | None:
+        """Of a send too: a thread waits for it if its Work is dropped, and keeps the array after a failure."""
+        return self.touches[0]
 
 
 class OnGpus(Staged):
@@ -55,6 +89,18 @@ class OnGpus(Staged):
         source, target = (None if buffer is None else Side(buffer, [buffer.count], 1) for buffer in (src, dst))
         return _Direct(kind.name, source, target, 1, deadline, lambda given, taken, _index, **more: self._host.collective(
             kind, given, taken, asked, root, layout=layout, **more))
+
+    def _sending(self, src: Buffer, peer: int, tag: int, deadline: float) -> Operation:
+        if not self._host.carries_gpus or peer == self._host.rank or src.nbytes <= _BUFFERED or src.count > _MOST:
+            return super()._sending(src, peer, tag, deadline)
+        return _Message("send", Side(src, [src.count], src.count), None, 1, deadline,
+                        lambda array, buffer, pinned, **more: self._host.carry(array, buffer, pinned, peer, tag, **more))
+
+    def _receiving(self, dst: Buffer, peer: int | None, tag: int, deadline: float) -> Operation:
+        if not self._host.carries_gpus or peer == self._host.rank or dst.nbytes <= _BUFFERED:
+            return super()._receiving(dst, peer, tag, deadline)
+        return _Message("recv", None, Side(dst, [dst.count], dst.count), 1, deadline,
+                        lambda array, buffer, pinned, **more: self._host.carry(array, buffer, pinned, peer, tag, **more))
 
     def _failed(self, operation: Operation, error: BaseException) -> BaseException:
         if isinstance(operation, _Direct):

@@ -62,6 +62,28 @@ def killed_inside(group: arraycomm.Group) -> None:
         say(group, f"sum {rest.all_reduce(on_gpu(_LONG)).numpy().sum() / _LONG}")
 
 
+def killed_sending(group: arraycomm.Group) -> None:
+    """Rank 1 dies when it gives its array to MPI, which has rank 2's. Messages go on without it, from GPU to GPU."""
+    from arraycomm.backends.mpi import on_gpus
+
+    group.barrier()
+    if group.rank == 1:
+        os.environ["STANDIN_MPI"] = "dies"
+        group.isend(on_gpu(_LONG), 2).wait()
+    try:
+        if group.rank == 0:
+            group.send(on_gpu(_LONG), 1)
+        else:
+            group.recv(1, like=on_gpu(_LONG))
+    except arraycomm.PeerLost as error:
+        say(group, f"PeerLost {error.ranks}, kept {len(on_gpus._forever)}")
+    given = ctypes.CDLL(load().path).standin_mpi_taken
+    with group.shrink() as rest:
+        before = given()
+        got = rest.sendrecv(on_gpu(_LONG), 1 - rest.rank)
+        say(group, f"mean {got.array.numpy().mean()} from {got.source}, MPI got {given() - before}")
+
+
 def one_refuses(group: arraycomm.Group) -> None:
     group.all_reduce(on_gpu(_SHORT))
     say(group, f"MPI got {ctypes.CDLL(load().path).standin_mpi_taken()}")
@@ -378,7 +400,7 @@ def hosts(group: arraycomm.Group) -> None:
 CASES = {"late": late, "leaves": leaves, "closes": closes, "aborts": aborts, "aborts receives": aborts_receives, "killed": killed,
          "wrapped": wrapped, "facade": facade, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks,
          "deviates": deviates, "frees": frees, "differs": differs, "in flight": in_flight, "many": many, "hosts": hosts,
-         "windows": windows, "killed inside": killed_inside, "one refuses": one_refuses,
+         "windows": windows, "killed inside": killed_inside, "killed sending": killed_sending, "one refuses": one_refuses,
          "late on gpus": late_on_gpus}
 
 

@@ -182,6 +182,13 @@ def test_killed_rank_with_arrays_on_gpus() -> None:
         assert lines(printed, rank) == ["PeerLost (1,), kept 1", "sum 2.0"], printed
 
 
+@pytest.mark.parametrize("hosted", [(), ("1",)])
+def test_killed_sender_of_an_array_on_a_gpu(hosted: tuple[str, ...]) -> None:
+    printed = run("openmpi", 3, PROGRAM, "killed sending", *hosted, options=("--with-ft", "ulfm"), environ=gpu_aware("openmpi"))
+    for rank, kept in ((0, 0), (2, 1)):
+        assert lines(printed, rank) == [f"PeerLost (1,), kept {kept}", f"mean 1.0 from {1 - rank // 2}, MPI got 2"], printed
+
+
 @pytest.mark.parametrize("library", list(mpi.WHEELS))
 @pytest.mark.parametrize("case", ["wrapped", "facade"])
 def test_neighbours(library: str, case: str) -> None:

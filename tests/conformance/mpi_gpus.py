@@ -7,7 +7,9 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -195,3 +197,163 @@ def late(context: Context) -> None:
         context.check(len(on_gpus._forever) == kept + 1, "the array is kept")
     group.barrier()
     part.close()
+
+
+# ---- messages ----
+
+def _none_buffered() -> Any:
+    """Inside, only messages without contents are short."""
+    from arraycomm.backends.mpi import on_gpus
+
+    return mock.patch.object(on_gpus, "_BUFFERED", 0)
+
+
+def messages(context: Context, direct: bool) -> None:
+    """To the next rank: of every width and length, later and at once."""
+    group, me = context.group, context.rank
+    right, left = (me + 1) % context.size, (me - 1) % context.size
+    for dtype, count in (("bool", 1), ("bfloat16", 3), ("float32", 1000), ("complex128", 70_001), ("int64", 1 << 19)):
+        x, want = given(context, "cuda", contents(dtype, (count,), me, 81)), contents(dtype, (count,), left, 81)
+        for later in (False, True):
+            label = f"message of {count} {dtype}, later={later}"
+            with _none_buffered(), _expected(context, label, direct):
+                if later:
+                    coming = group.irecv(left, 3, like=x)
+                    going = group.isend(x, right, 3)
+                    got = coming.result(60)
+                    going.wait(60)
+                else:
+                    got = group.sendrecv(x, right, left, 3)
+            context.check((got.source, got.tag) == (left, 3), f"{label} came from {got.source}, {got.tag}")
+            expect(context, label, got.array, want, like=x)
+
+
+def short_messages(context: Context) -> None:
+    """They are buffered, so all ranks may send first, and staged; as are empty ones, and messages of a rank to itself."""
+    group, me = context.group, context.rank
+    x = given(context, "cuda", np.full(1000, float(me)))
+    with _expected(context, "short messages", False):
+        group.send(x, (me + 1) % context.size)
+        got = group.recv((me - 1) % context.size, like=x)
+    expect(context, "short message", got.array, np.full(1000, float((me - 1) % context.size)))
+    long = given(context, "cuda", np.full(300_000, float(me)))
+    with _expected(context, "message to itself", False):
+        got = group.sendrecv(long, me, me)
+    expect(context, "message to itself", got.array, np.full(300_000, float(me)))
+    before = _counts()[0]
+    with _none_buffered():
+        got = group.sendrecv(x[:0], (me + 1) % context.size, (me - 1) % context.size)
+    context.check(_counts()[0] == before and got.array.numpy().size == 0, "an empty message")
+
+
+def host_messages(context: Context) -> None:
+    """One side's array is on the host, in messages of some lengths that are all under way at once."""
+    group, me = context.group, context.rank
+    right, left = (me + 1) % context.size, (me - 1) % context.size
+    kinds = [(give, take) for give in ("cuda", "numpy") for take in ("numpy", "cuda")] * 5
+    with _none_buffered():
+        going: list[Any] = []
+        coming: list[Any] = []
+        before = _counts()[0]
+        for number, (give, take) in enumerate(kinds):
+            count = 10 ** (number // 4 + 1)
+            going.append(group.isend(given(context, give, contents("float32", (count,), me, number)), right, number % 3))
+            coming.append(group.irecv(left, number % 3, like=given(context, take, np.zeros(count, np.float32))))
+        for number, ((give, take), work) in enumerate(zip(kinds, coming, strict=True)):
+            want = contents("float32", (10 ** (number // 4 + 1),), left, number)
+            expect(context, f"{number}: {want.size} from {give} to {take}", work.result(60).array, want)
+        for work in going:
+            work.wait(60)
+    want_taken = sum((give == "cuda") * (1 + (take == "cuda")) for give, take in kinds)
+    context.check(_counts()[0] - before == want_taken, f"MPI got {_counts()[0] - before} arrays, not {want_taken}")
+
+
+def any_source(context: Context) -> None:
+    """Rank 0 takes what comes, of any tag, after a look at it; those of a rank in order."""
+    group, size, me = context.group, context.size, context.rank
+    with _none_buffered():
+        if me:
+            works = [group.isend(given(context, "cuda", np.full(5000, float(10 * me + i))), 0, 4 + i) for i in range(3)]
+            for work in works:
+                work.wait(60)
+        seen: dict[int, list[float]] = {}
+        for _ in range(3 * (size - 1) if me == 0 else 0):
+            found = group.probe(tag=arraycomm.ANY_TAG)
+            assert found is not None
+            context.check((found.elements, found.dtype.label) == (5000, "float64"), f"{found}")
+            like = given(context, "cuda", np.zeros(5000))
+            got = group.recv(tag=arraycomm.ANY_TAG, like=like)
+            value = float(got.array.numpy()[-1])
+            context.check(value == 10 * got.source + got.tag - 4, f"{value} from {got.source}, {got.tag}")
+            seen.setdefault(got.source, []).append(value)
+        context.check(seen == {rank: [10.0 * rank + i for i in range(3)] for rank in range(1, size) if me == 0}, f"order: {seen}")
+
+
+def ordered(context: Context) -> None:
+    """A message waits for what the device is still to do with the array; its Work may be dropped."""
+    group, me = context.group, context.rank
+    right, left = (me + 1) % context.size, (me - 1) % context.size
+    for number in range(5):
+        x, y = arrays.empty((70_000,), "float32"), arrays.empty((70_000,), "float32")
+        group.isend(x.fill(np.full(70_000, float(me + number))), right)
+        got = group.recv(left, out=y.fill(np.full(70_000, -1.0)))
+        context.check(got.array is y, "out")
+        expect(context, f"message {number}", y, np.full(70_000, float(left + number), np.float32))
+    with group.batch():
+        group.send(x, right)
+        pending: Any = group.recv(left, like=y)
+    expect(context, "batch", pending.result().array, np.full(70_000, float(left + 4), np.float32))
+
+
+def groups_that_close(context: Context) -> None:
+    """Each rank closes the group as soon as its part is done."""
+    for number in range(20):
+        part = context.group.split(0)
+        assert part is not None
+        x = given(context, "cuda", np.full(100_000, float(number)))
+        if part.rank == 1:
+            part.send(x, 0)
+        elif part.rank == 0:
+            expect(context, f"group {number}", part.recv(1, like=x).array, np.full(100_000, float(number)))
+        part.close()
+
+
+def failed_messages(context: Context) -> None:
+    """What MPI may still use is kept, and nothing else; later groups' messages are right."""
+    from arraycomm.backends.mpi import on_gpus
+
+    kept, group = len(on_gpus._forever), context.group
+    x = given(context, "cuda", np.full(100_000, float(context.rank)))
+    _truncated(context, x)
+    context.check(len(on_gpus._forever) == kept, "MPI has not got the arrays")
+    for number in range(3):
+        part = group.split(0)
+        assert part is not None
+        if part.rank == 0:
+            os.environ["STANDIN_MPI"] = "fails"  # and takes no messages of so many elements
+            context.raises("a send", arraycomm.DistBackendError, "library underneath failed", partial(part.send, x, 1))
+            os.environ["STANDIN_MPI"] = "gpus"
+        elif part.rank == 1:
+            context.raises("a receive", arraycomm.DistError, "library underneath failed", partial(part.recv, 0, like=x))
+        group.barrier()
+        part.close("failed")
+        context.check(len(on_gpus._forever) == kept + (number + 1) * (group.rank < 2), f"{len(on_gpus._forever) - kept} are kept")
+        messages(context, True)
+
+
+def _truncated(context: Context, x: Any) -> None:
+    """And late."""
+    before, group = _counts()[0], context.group
+    part = group.split(0)
+    assert part is not None
+    if part.rank == 0:
+        context.raises("truncated send", CollectiveMismatch, "does not fit the posted receive", partial(part.send, x, 1))
+    elif part.rank == 1:
+        context.raises("truncated receive", CollectiveMismatch, "of 99999 float64.* of 100000 float64",
+                       partial(part.recv, 0, like=x[:99_999]))
+    part.barrier()
+    if part.rank == 0:
+        context.raises("late", CollectiveTimeout, "rank 1 .*did not take part", partial(part.send, x, 1, timeout=0.2))
+    group.barrier()
+    part.close("late")
+    context.check(_counts()[0] == before, "MPI has got a message that is not received")

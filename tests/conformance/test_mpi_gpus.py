@@ -55,6 +55,17 @@ def test_order(taking: World) -> None:
         taking.run(f"cuda.{task}")
 
 
+def test_messages(taking: World) -> None:
+    taking.run("mpi_gpus.messages", direct=True)
+    for task in ("short_messages", "host_messages", "any_source", "ordered", "groups_that_close"):
+        taking.run(f"mpi_gpus.{task}")
+    taking.run("messages.ring", framework="cuda")
+
+
+def test_messages_that_fail(taking: World) -> None:
+    taking.run("mpi_gpus.failed_messages")
+
+
 def test_every_kind(taking: World) -> None:
     taking.run("cuda.every_kind", framework="frozen", counts=(1, 100), later=True)
 
@@ -74,3 +85,4 @@ def test_who_decides(wanted: str, says: str, direct: bool, tmp_path: Path) -> No
     """The program, and otherwise the library."""
     with closing(world("openmpi", APART[:2], tmp_path, ARRAYCOMM_MPI_GPU=wanted, STANDIN_MPI=says)) as made:
         made.run("mpi_gpus.operations", direct=direct)
+        made.run("mpi_gpus.messages", direct=direct)

@@ -1,6 +1,6 @@
 /* A stand-in for an MPI library: the one that it is linked with, where sending anything long is an error if STANDIN_MPI=fails, and
- * whose blocking collectives take arrays on the devices of the stand-in for CUDA's runtime, as those of a GPU-aware library do: by
- * the address under which they can be reached (cudart.c). Whoever else gives such an array to MPI dies of it. STANDIN_MPI=gpus: it
+ * whose messages and blocking collectives take arrays on the devices of the stand-in for CUDA's runtime, as those of a GPU-aware
+ * library do: by the address under which they can be reached (cudart.c). Whoever else gives such an array to MPI dies of it. STANDIN_MPI=gpus: it
  * says that it takes them. STANDIN_MPI=dies: it ends the process with the first one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,15 +22,6 @@ static int told(const char *what)
 {
     const char *wanted = getenv("STANDIN_MPI");
     return wanted && !strcmp(wanted, what);
-}
-
-typedef int send_function(const void *, int, uintptr_t, int, int, uintptr_t, void *);
-
-PUBLIC int MPI_Isend(const void *data, int bytes, uintptr_t type, int peer, int tag, uintptr_t comm, void *request)
-{
-    if (bytes > 50000 && told("fails"))
-        return 16; /* an error class of every MPI */
-    return ((send_function *)real("MPI_Isend"))(data, bytes, type, peer, tag, comm, request);
 }
 
 /* ---- arrays on devices ---- */
@@ -78,17 +69,36 @@ static void *reach(const void *array)
     int current;
     if (!cuda || !array || same == (void *)1 || same == (void *)UINTPTR_MAX) /* MPI_IN_PLACE */
         return same;
-    ((int (*)(struct attributes *, uintptr_t))dlsym(cuda, "cudaPointerGetAttributes"))(&about, (uintptr_t)array);
-    if (about.type != 2)
+    void *reached = ((void *(*)(uintptr_t, size_t))dlsym(cuda, "standin_reach"))((uintptr_t)array, 1);
+    if (!reached || reached == same)
         return same;
+    ((int (*)(struct attributes *, uintptr_t))dlsym(cuda, "cudaPointerGetAttributes"))(&about, (uintptr_t)array);
     taken++;
     if (told("dies"))
         kill(getpid(), SIGKILL);
     ((int (*)(int *))dlsym(cuda, "cudaGetDevice"))(&current);
     if (current != about.device)
         abort();
-    return ((void *(*)(uintptr_t, size_t))dlsym(cuda, "standin_reach"))((uintptr_t)array, 1);
+    return reached;
 }
+
+/* ---- messages ---- */
+
+typedef int message_function(const void *, int, uintptr_t, int, int, uintptr_t, void *);
+
+PUBLIC int MPI_Isend(const void *data, int count, uintptr_t type, int peer, int tag, uintptr_t comm, void *request)
+{
+    if (count > 50000 && told("fails"))
+        return 16; /* an error class of every MPI */
+    return ((message_function *)real("MPI_Isend"))(reach(data), count, type, peer, tag, comm, request);
+}
+
+PUBLIC int MPI_Irecv(void *data, int count, uintptr_t type, int peer, int tag, uintptr_t comm, void *request)
+{
+    return ((message_function *)real("MPI_Irecv"))(reach(data), count, type, peer, tag, comm, request);
+}
+
+/* ---- collectives ---- */
 
 #define REDUCED const void *in, void *out, int n, uintptr_t type, uintptr_t op
 #define MOVED const void *in, int gives, uintptr_t type, void *out, int gets, uintptr_t received

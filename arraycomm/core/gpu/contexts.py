@@ -26,12 +26,21 @@ class Contexts:
             cuda.driver("cuDevicePrimaryCtxRetain", "int (*)(uintptr_t *, int)"),
             cuda.driver("cuCtxPushCurrent", "int (*)(uintptr_t)"), cuda.driver("cuCtxPopCurrent", "int (*)(uintptr_t *)"))
 
-    def push(self, device: int) -> None:
+    def entries(self) -> tuple[int, int]:
+        """The addresses of cuCtxPushCurrent and cuCtxPopCurrent, for native code."""
+        push, pop = (int(self._cuda.ffi.cast("uintptr_t", function)) for function in (self._push, self._pop))
+        return push, pop
+
+    def of(self, device: int) -> int:
+        """The device's primary context."""
         if device not in self._of:
             context = self._cuda.ffi.new("uintptr_t *")
             self._cuda.check(self._retain(context, device), f"use device {device}")  # a CUdevice equals the runtime's ordinal
             self._of[device] = int(context[0])
-        self._cuda.check(self._push(self._of[device]), f"use device {device}")
+        return self._of[device]
+
+    def push(self, device: int) -> None:
+        self._cuda.check(self._push(self.of(device)), f"use device {device}")
 
     def pop(self) -> int:
         """Restores the previous context; returns CUDA's code."""

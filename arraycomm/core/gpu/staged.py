@@ -153,20 +153,25 @@ class Staged:
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work | None:
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
-        operation = Operation("send", Side(src, [src.count], max(1, src.count)), None, 1, deadline,
-                              lambda source, _target, _index, **more: self._host.send(source, peer, tag, **more))
-        return self._carry_out(operation, src.device_index, async_op, self._unsent)
+        work = self._carry_out(self._sending(src, peer, tag, deadline), src.device_index, async_op, self._unsent)
+        return None if work is None else Held(work)
 
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work:
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
-        operation = Operation("recv", None, Side(dst, [dst.count], max(1, dst.count)), 1, deadline,
-                              lambda _source, target, _index, **more: self._host.recv(target, peer, tag, **more))
-        work = self._carry_out(operation, dst.device_index, True, self._unsent)
+        work = self._carry_out(self._receiving(dst, peer, tag, deadline), dst.device_index, True, self._unsent)
         assert work is not None
         if not async_op:
             work.wait()
         return Held(work)
+
+    def _sending(self, src: Buffer, peer: int, tag: int, deadline: float) -> Operation:
+        return Operation("send", Side(src, [src.count], max(1, src.count)), None, 1, deadline,
+                         lambda source, _target, _index, **more: self._host.send(source, peer, tag, **more))
+
+    def _receiving(self, dst: Buffer, peer: int | None, tag: int, deadline: float) -> Operation:
+        return Operation("recv", None, Side(dst, [dst.count], max(1, dst.count)), 1, deadline,
+                         lambda _source, target, _index, **more: self._host.recv(target, peer, tag, **more))
 
     def _unsent(self, operation: Operation, error: BaseException) -> BaseException:
         """Returns the exception to raise. A failed message leaves the group usable."""
