@@ -85,6 +85,8 @@ def parser() -> argparse.ArgumentParser:
         help="restarts all contenders N times, because the placement of cores and memory differs between starts (1)")
     add("--beside-load", type=at_least(0), default=0, metavar="N",
         help="busy processes that compete for the CPUs during the measurement (0)")
+    add("--write", action="store_true",
+        help="each rank writes its input before each call, as programs do; the time includes that")
     add("--python", type=_pair, action="append", default=[], metavar="PEER=PATH",
         help="interpreter or environment of a contender")
     add("--peer", type=_pair, action="append", default=[], metavar="NAME=FILE",
@@ -156,7 +158,7 @@ class Field:
         return {"end_time": datetime.now().isoformat(timespec="seconds"), "machine": platform.platform(),
                 "host": socket.gethostname(), "cpu": tuning.machine()["cpu"],
                 "cpus": len(os.sched_getaffinity(0)), "dtype": given.dtype, "rounds": given.rounds,
-                "launches": given.launches, "beside_load": given.beside_load,
+                "launches": given.launches, "beside_load": given.beside_load, "write": given.write,
                 "contenders": {name: {"version": version, "python": self.start(name, 1).python,
                                       "transport": transport(name, self.network)} for name, version in self.versions.items()},
                 "skipped": self.skipped, "failed": self.failed}
@@ -202,6 +204,7 @@ def _world(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) ->
     table = Table(list(field.versions), field.network)
     place = f" on {given.hosts} hosts, links of {given.rate or 'any rate'}" if given.hosts > 1 else ""
     place += f" beside {given.beside_load} busy processes" if given.beside_load else ""
+    place += ", inputs written before each call" if given.write else ""
     rounds = given.launches * given.rounds
     print(f"# {ranks} ranks{place}, {given.dtype}: us per call of the slowest rank, median of {2 * rounds} batches; "
           f"ratio: the best peer's time over ours; low, high: its range over {rounds} rounds")
@@ -224,7 +227,7 @@ def _launch(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) -
     """Each cell including this launch's rounds; also stored in `cells`."""
     with field.contenders(ranks) as contenders, busy(given.beside_load, field.scratch):
         turns = Turns(contenders, given.rounds, field.fail)
-        for task in tasks(given.ops, given.sizes, given.dtype):
+        for task in tasks(given.ops, given.sizes, given.dtype, given.write):
             if not contenders:
                 break
             try:
@@ -251,11 +254,11 @@ def busy(count: int, scratch: Path) -> Iterator[None]:
             process.wait()
 
 
-def tasks(operations: Sequence[str], sizes: Sequence[int], dtype: str) -> Iterator[Task]:
+def tasks(operations: Sequence[str], sizes: Sequence[int], dtype: str, writes: bool) -> Iterator[Task]:
     """Every cell; a barrier has no size."""
     for operation in operations:
         for size in [0] if operation == "barrier" else dict.fromkeys(sizes):
-            yield Task(operation, size, dtype)
+            yield Task(operation, size, dtype, writes)
 
 
 def _check_files(given: argparse.Namespace, made: argparse.ArgumentParser) -> None:

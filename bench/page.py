@@ -30,7 +30,8 @@ def write_html(path: str, cells: Sequence[Cell], network: Sequence[str], about: 
     rounds = sorted({len(timing.rounds) for cell in cells for timing in cell.timings.values()})
     title = f"arraycomm beside other libraries, {about['dtype']}"
     facts = (f"{about['cpu']}, {about['cpus']} processors, {about['machine']}, {about['end_time']}; "
-             f"rounds of a cell: {_span(rounds)}; busy processes beside: {about['beside_load']}")
+             f"rounds of a cell: {_span(rounds)}; busy processes beside: {about['beside_load']}"
+             + ("; inputs written before each call" if about.get("write") else ""))
     note = f"<p><b>Note.</b> {escape(about['note'])}</p>" if "note" in about else ""
     parts = [f"<h1>{escape(title)}</h1>", f"<p><b>Machine.</b> {escape(facts)}.</p><p><b>Method.</b> {_METHOD}</p>", note,
              _table(["library", "version", "moves data by"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from .collectives import COLLECTIVES
@@ -28,6 +28,7 @@ class Task:
     operation: str
     size: int
     dtype: str
+    writes: bool = False  # ranks write their inputs before each call
 
     def memory(self, ranks: int) -> int:
         """Bytes of one contender's arrays."""
@@ -117,7 +118,7 @@ class Turns:
                     self.failed(runner.contender, error)
 
     def _prepare(self, runner: _Runner, task: Task, together: bool) -> None:
-        runner.wrong = sum(runner.contender.ask("prepare", task.operation, task.size, task.dtype))
+        runner.wrong = sum(runner.contender.ask("prepare", *astuple(task)))
         runner.size_up()
         runner.singles.clear()
         if not together:
@@ -127,7 +128,7 @@ class Turns:
         """A batch; the last time the single calls. Not together, the arrays exist for the turn alone."""
         ask = runner.contender.ask
         if not together:
-            ask("arm", task.operation, task.size, task.dtype)
+            ask("arm", *astuple(task))
         if last:
             runner.finish()
         else:

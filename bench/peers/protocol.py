@@ -150,8 +150,11 @@ def sources(operation: str, case: Case) -> list[Source]:
 class Cell:
     """One operation, size and dtype on one rank."""
 
-    def __init__(self, peer: Peer, operation: str, size_bytes: int, dtype: str) -> None:
+    def __init__(self, peer: Peer, operation: str, size_bytes: int, dtype: str, writes: bool = False) -> None:
         self.peer, self.operation, self.dtype = peer, operation, dtype
+        self.writes = writes and operation != "barrier"
+        if self.writes and peer.functional:
+            raise RuntimeError("--write: arrays of this library cannot be written")
         collective = COLLECTIVES[operation]
         count = max(1, size_bytes // ITEM_BYTES[dtype] // (peer.size if collective.divided else 1))
         # All of float32's inputs and their sums are exact in bfloat16.
@@ -177,10 +180,12 @@ class Cell:
 
     def arm(self) -> None:
         """Makes the arrays that are timed: of zeros, so that repeated sums stay what they are."""
-        self._call = self._make(_full(self.given, 0), 0)[1]
+        call = self._call = self._make(_full(self.given, 0), 0)[1]
+        if self.writes:
+            self._call = lambda: (self._input.fill(0), call())
 
     def _make(self, values: NDArray[np.float32], fill: float) -> tuple[Any, Call]:
-        x = self.peer.place(values, self.dtype)
+        x = self._input = self.peer.place(values, self.dtype)
         if self.peer.functional:
             return None, self.peer.call(self.operation, x, None)
         in_place = self.operation in IN_PLACE

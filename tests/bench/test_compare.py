@@ -238,9 +238,10 @@ def test_busy_processes_run_beside_the_contenders_and_end(tmp_path: Path) -> Non
 
 def test_the_table_says_what_ran_beside(started: Started, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    out, err = started("--ops=barrier", "--beside-load=1", f"--json={path}", peers=("good",)).communicate(timeout=300)
-    assert "# 2 ranks beside 1 busy processes, float32" in out, err
-    assert json.loads(path.read_text())["beside_load"] == 1
+    out, err = started("--ops=barrier", "--beside-load=1", "--write", f"--json={path}", peers=("good",)).communicate(timeout=300)
+    assert "# 2 ranks beside 1 busy processes, inputs written before each call, float32" in out, err
+    about = json.loads(path.read_text())
+    assert (about["beside_load"], about["write"]) == (1, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

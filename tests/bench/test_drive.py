@@ -116,6 +116,24 @@ def test_known_sums_are_exact_in_bfloat16(operation: str, size: int) -> None:
                 assert np.array_equal(period, np.round(period))
 
 
+@pytest.mark.parametrize(("writes", "seen"), [(False, [0, 1, 2, 3, 4]), (True, [0, 0, 0, 0, 0])])
+def test_inputs_are_written_before_each_call(writes: bool, seen: list[float]) -> None:
+    """The call adds one to its input; three runs precede the timed ones."""
+    found: list[float] = []
+
+    def call(_operation: str, x: Any, _out: Any) -> Any:
+        def step() -> None:
+            found.append(x[0])
+            x.__iadd__(1)
+        return step
+
+    peer = SimpleNamespace(rank=0, size=2, functional=False, place=lambda values, _dtype: values, call=call, barrier=lambda: None)
+    cell = PeerCell(cast(Peer, peer), "all_reduce", 8, "float32", writes)
+    cell.arm()
+    cell.run(len(seen))
+    assert found[:len(seen)] == seen
+
+
 @pytest.mark.parametrize("size", [2, 130, 200])
 def test_a_rank_that_gives_nothing_is_noticed(size: int) -> None:
     ranks = tuple(range(size))

@@ -5,7 +5,7 @@
 
 /* ---- messages go round ---- */
 
-static const size_t SIZES[] = {0, 1, 8, 4056, 4057, 65536, WIRE_EAGER_NEAR, WIRE_EAGER_NEAR + 1, WIRE_EAGER_SHARED, WIRE_EAGER_SHARED + 1, 3000001, WIRE_EAGER_MAX, WIRE_EAGER_MAX + 1};
+static const size_t SIZES[] = {0, 1, 8, 4056, 4057, 65536, WIRE_EAGER_NEAR, WIRE_EAGER_NEAR + 1, 3000001, WIRE_EAGER_MAX, WIRE_EAGER_MAX + 1};
 #define N_SIZES (sizeof SIZES / sizeof *SIZES)
 
 static void *ping_pong(void *argument)

@@ -335,7 +335,7 @@ void p2p_match_self(struct p2p *p, struct p2p_peer *self, struct p2p_item *item)
         return;
     }
     uint64_t open = self->arrived - self->consumed + wire_charge(item->bytes);
-    bool copy = item->bytes <= p2p_eager_near(p) && open <= p->credit;
+    bool copy = item->bytes <= WIRE_EAGER_NEAR && open <= p->credit;
     struct p2p_message *m = p2p_match_aside(p, self, op->tag, op->dtype, op->count, copy ? item->bytes : 0);
     if (!m)
         return;

@@ -17,7 +17,7 @@ struct wire_place p2p_offer_place(struct p2p *p, const struct p2p_peer *peer, co
 {
     if (item->op->gpu && !item->op->in && item->bytes)
         return (struct wire_place){.how = DIRECT_FABRIC};
-    if (item->bytes <= p2p_eager_near(p) || !peer->to->withdrawn)
+    if (item->bytes <= WIRE_EAGER_NEAR || !peer->to->withdrawn)
         return (struct wire_place){.how = DIRECT_NOTHING};
     struct direct_place place = direct_place(&p->group->direct, item->op->in, item->bytes);
     return (struct wire_place){.at = place.at, .how = place.how};

@@ -181,12 +181,6 @@ struct p2p {
     bool due;                    /* after the last pass clock and signals are due, despite progress */
 };
 
-/* Bytes of an eager message in shared memory. */
-static inline uint64_t p2p_eager_near(const struct p2p *p)
-{
-    return p->group->oversubscribed ? WIRE_EAGER_SHARED : WIRE_EAGER_NEAR;
-}
-
 /* p2p.c */
 void p2p_acquire(struct p2p *p);
 /* The same with the caller's own lock (op.h), which is released before any wait. */

@@ -60,7 +60,7 @@ static void begin_message(struct p2p *p, struct p2p_peer *peer, struct p2p_item 
     const struct acomm_op *op = item->op;
     struct wire_frame frame = {.kind = WIRE_EAGER, .dtype = (uint32_t)op->dtype & WIRE_DTYPES, .tag = op->tag, .count = op->count};
     uint64_t open = peer->charged - peer->credited + wire_charge(item->bytes) + ((uint64_t)op->gpu << 62); /* no credit for a GPU's */
-    uint64_t most = peer->to->ops->frame ? p2p_eager_near(p) : WIRE_EAGER_MAX;
+    uint64_t most = peer->to->ops->frame ? WIRE_EAGER_NEAR : WIRE_EAGER_MAX;
     if (item->bytes <= most && open <= p->credit) {
         peer->charged += wire_charge(item->bytes);
         send_begin(peer, item, &frame, op->in, item->bytes);

@@ -32,8 +32,7 @@
 #define WIRE_DTYPES 0xffffffu               /* what a frame's dtype holds */
 #define WIRE_MAGIC 0x50434361u              /* "aCCP" */
 #define WIRE_EAGER_MAX (4u << 20)           /* bytes of an EAGER message: waiting for CTS would cost a tenth of the time */
-#define WIRE_EAGER_NEAR (16u << 10)         /* the same in shared memory: beyond, CTS costs less than a second copy; */
-#define WIRE_EAGER_SHARED (128u << 10)      /* where ranks share cores, waiting for CTS takes a turn of both */
+#define WIRE_EAGER_NEAR (256u << 10)        /* the same in shared memory: beyond, CTS costs less than a second copy */
 #define WIRE_DATA_MAX (1u << 20)            /* bytes of a DATA frame: the most before a small message, unless EAGER is longer */
 #define WIRE_RTS_MAX (1u << 20)             /* messages that a receiver remembers for one peer */
 #define WIRE_CREDIT_GROUP (64u << 20)       /* bytes copied aside in one group, unless the minima add up to more */
