@@ -216,9 +216,11 @@ struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_
     return m;
 }
 
-/* The receive has the message, whose data has arrived. */
-static void deliver(struct p2p *p, struct p2p_peer *peer, struct p2p_message *m, struct p2p_item *item)
+void p2p_match_deliver(struct p2p *p, struct p2p_peer *peer, struct p2p_message *m)
 {
+    struct p2p_item *item = m->receiver;
+    if (!item || !m->arrived)
+        return;
     peer->consumed += wire_charge(m->bytes);
     if (p2p_match_agrees(item, m->dtype, m->count)) {
         if (m->bytes)
@@ -228,12 +230,6 @@ static void deliver(struct p2p *p, struct p2p_peer *peer, struct p2p_message *m,
         p2p_match_truncated(p, item, m->dtype, m->count);
     }
     free(m);
-}
-
-void p2p_match_arrived(struct p2p *p, struct p2p_peer *peer, struct p2p_message *m)
-{
-    if (m->receiver)
-        deliver(p, peer, m, m->receiver);
 }
 
 /* Send and receive of this rank meet: one copy. */
@@ -259,11 +255,9 @@ static void match_take(struct p2p *p, struct p2p_peer *peer, struct p2p_message 
     p2p_list_remove(&m->here);
     item->op->peer = peer->rank;
     item->op->tag = m->tag;
+    m->receiver = item;
     if (m->eager) {
-        if (m->arrived == m->bytes)
-            deliver(p, peer, m, item);
-        else
-            m->receiver = item;
+        p2p_match_deliver(p, peer, m);
         return;
     }
     if (m->sender) {
@@ -346,7 +340,7 @@ void p2p_match_self(struct p2p *p, struct p2p_peer *self, struct p2p_item *item)
     }
     if (item->bytes)
         memcpy(m->data, op->in, item->bytes);
-    m->arrived = item->bytes;
+    m->arrived = true;
     self->arrived += wire_charge(item->bytes);
     p2p_match_received(p, item);
 }

@@ -67,18 +67,10 @@ void p2p_trouble(struct p2p *p, const struct acomm_op *op, int code, int culprit
     *t = (struct p2p_trouble){.code = code, .culprit = culprit, .text = text};
     if (code == ACOMM_SYSTEM || code == ACOMM_RESOURCE || code == ACOMM_LOST)
         t->errnum = saved;
-    if (op) {
-        memcpy(&t->op, op, sizeof t->op);
-        t->op.release_lock = NULL; /* only its caller may release the caller's lock, once */
-    } else {
-        int64_t now = clock_now();
-        t->op.group = p->group;
-        t->op.kind = ACOMM_RECV;
-        t->op.peer = culprit;
-        t->op.root = -1;
-        t->op.started = now;
-        t->op.deadline = now;
-    }
+    int64_t now = op ? 0 : clock_now();
+    t->op = op ? *op : (struct acomm_op){.group = p->group, .kind = ACOMM_RECV, .peer = culprit, .root = -1, .started = now,
+                                         .deadline = now};
+    t->op.release_lock = NULL; /* only its caller may release the caller's lock, once */
 }
 
 const char *p2p_late(const struct acomm_op *op)
@@ -114,7 +106,9 @@ struct p2p_peer *p2p_peer_of(struct p2p *p, int rank)
 
 void p2p_listen(struct p2p *p, struct p2p_peer *peer)
 {
-    if (peer->from || peer->rank == p->group->rank)
+    if (!peer)
+        p2p_listen_everyone(p);
+    if (!peer || peer->from || peer->rank == p->group->rank)
         return;
     errno = 0;
     peer->from = group_link(p->group, CHANNEL_P2P, peer->rank, false);
@@ -212,10 +206,7 @@ static void post_send(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
 
 static void post_receive(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
 {
-    if (peer)
-        p2p_listen(p, peer);
-    else
-        p2p_listen_everyone(p);
+    p2p_listen(p, peer);
     p2p_match_receive(p, item);
     if (peer)
         p2p_send_push(p, peer); /* the answer to an RTS that was here before */
@@ -267,10 +258,7 @@ static struct p2p_item *probe_begin(struct p2p *p, struct acomm_op *op)
     struct p2p_item *item = op->peer < 0 || peer ? p2p_new_item(p, op, 0) : NULL;
     if (!item)
         return NULL;
-    if (peer)
-        p2p_listen(p, peer);
-    else
-        p2p_listen_everyone(p);
+    p2p_listen(p, peer);
     p2p_match_probe(p, item);
     return item;
 }

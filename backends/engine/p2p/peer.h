@@ -81,8 +81,8 @@ struct p2p_message {
     struct wire_place place;     /* of the data, where the peer offers it */
     int dtype;
     bool eager;                  /* data is here, or arriving; otherwise the peer waits for CTS */
-    uint64_t arrived;            /* bytes of data */
-    struct p2p_item *receiver;   /* matched while arriving */
+    bool arrived;                /* all of the data */
+    struct p2p_item *receiver;   /* matched */
     struct p2p_item *sender;     /* to ourselves: the data is in its buffer */
     char data[];
 };
@@ -196,7 +196,7 @@ void p2p_trouble(struct p2p *p, const struct acomm_op *op, int code, int culprit
 struct p2p_item *p2p_new_item(struct p2p *p, struct acomm_op *op, uint64_t bytes);
 /* NULL: out of memory. */
 struct p2p_peer *p2p_peer_of(struct p2p *p, int rank);
-/* Makes the link from the peer, so that its frames are read. */
+/* Makes the link from the peer, or (NULL) from all, so that its frames are read. */
 void p2p_listen(struct p2p *p, struct p2p_peer *peer);
 void p2p_listen_everyone(struct p2p *p);
 bool p2p_ready(struct p2p *p, const struct link *link, bool *ready);
@@ -227,8 +227,8 @@ void p2p_match_reply(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
 /* Appends a message of `room` bytes to what is unexpected; NULL (and trouble): out of memory. */
 struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_t tag, int dtype, uint64_t count,
                                     uint64_t room);
-/* All of the message's data has arrived. */
-void p2p_match_arrived(struct p2p *p, struct p2p_peer *peer, struct p2p_message *message);
+/* Ends the receive of an eager message, once it is matched and all of its data has arrived. */
+void p2p_match_deliver(struct p2p *p, struct p2p_peer *peer, struct p2p_message *message);
 /* A new receive: takes the first message that fits, or waits in the list of posted receives. */
 void p2p_match_receive(struct p2p *p, struct p2p_item *item);
 /* A new probe: has found a message, or waits in p2p.probes. */

@@ -170,8 +170,8 @@ static void recv_finish(struct p2p *p, struct p2p_peer *peer)
     in->item = NULL;
     in->message = NULL;
     if (message) {
-        message->arrived = message->bytes;
-        p2p_match_arrived(p, peer, message);
+        message->arrived = true;
+        p2p_match_deliver(p, peer, message);
         return;
     }
     bool rendezvous = item && !p2p_list_empty(&item->here); /* in receiving */
