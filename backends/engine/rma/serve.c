@@ -9,7 +9,8 @@
 
 _Static_assert(sizeof(struct serve_request) % sizeof(int64_t) == 0, "it is a message of int64");
 
-struct told { uint64_t signals, fences; }; /* by one rank: signals not consumed yet, fences that it has reached */
+/* By one rank: signals not consumed yet, fences that it has reached. And answers to it that are under way. */
+struct told { uint64_t signals, fences, answers; };
 
 struct answer {
     struct acomm_op op;
@@ -31,7 +32,6 @@ struct acomm_served {
     char *scratch;                /* elements to be accumulated */
     size_t room;
     struct p2p_list waiting;      /* items of threads that wait for signals and fences */
-    uint64_t *answers;            /* by rank: those under way */
     struct told told[];
 };
 
@@ -79,7 +79,7 @@ static void answered(struct acomm_op *op)
 {
     struct answer *a = P2P_OF(struct answer, op, op);
     struct acomm_served *s = a->served;
-    s->answers[op->peer]--;
+    s->told[op->peer].answers--;
     free(a);
     serve_step(s);
 }
@@ -119,10 +119,10 @@ static bool serve_answer(struct acomm_served *s)
         return false;
     }
     a->served = s;
-    s->answers[s->peer]++;
+    s->told[s->peer].answers++;
     if (serve_post(s, &a->op, &described, answered))
         return listen(s);
-    s->answers[s->peer]--;
+    s->told[s->peer].answers--;
     free(a);
     return false;
 }
@@ -209,7 +209,7 @@ static bool serve(struct acomm_served *s)
     }
     if (s->request.kind == SERVE_GET)
         return serve_answer(s);
-    if (s->answers[s->peer])
+    if (s->told[s->peer].answers)
         return false;
     if (s->request.kind >= SERVE_SIGNAL)
         serve_tell(s);
@@ -314,10 +314,8 @@ int acomm_served_fence(acomm_served *s, uint64_t number, int64_t timeout, int32_
 int acomm_served_open(acomm_group *g, uintptr_t data, uint64_t count, int dtype, acomm_served **out)
 {
     struct acomm_served *s = calloc(1, sizeof *s + (size_t)g->size * sizeof s->told[0]);
-    if (!s || !(s->answers = calloc((size_t)g->size, sizeof *s->answers))) {
-        free(s);
+    if (!s)
         return ACOMM_RESOURCE;
-    }
     s->group = g;
     s->data = (char *)data;
     s->count = count;
@@ -340,7 +338,6 @@ int acomm_served_open(acomm_group *g, uintptr_t data, uint64_t count, int dtype,
 
 void acomm_served_free(acomm_served *s)
 {
-    free(s->answers);
     free(s->scratch);
     free(s);
 }
