@@ -49,10 +49,7 @@ void loop_remove(struct loop *l, int fd)
 
 void loop_wake(struct loop *l)
 {
-    uint64_t one = 1;
-    /* EAGAIN means that the counter is full, so the loop is awake anyway. */
-    while (write(l->wake, &one, sizeof one) < 0 && errno == EINTR)
-        ;
+    (void)!eventfd_write(l->wake, 1); /* fails only when the counter is full, so the loop is awake anyway */
 }
 
 static int milliseconds_until(int64_t deadline)
@@ -70,12 +67,11 @@ int loop_wait(struct loop *l, int64_t deadline, struct epoll_event *events, int 
     int found = epoll_wait(l->epoll, events, room, milliseconds_until(deadline));
     int kept = 0;
     for (int i = 0; i < found; i++) {
-        uint64_t count;
+        eventfd_t count;
         if (events[i].data.ptr)
             events[kept++] = events[i];
         else
-            while (read(l->wake, &count, sizeof count) < 0 && errno == EINTR)
-                ;
+            (void)!eventfd_read(l->wake, &count);
     }
     return kept;
 }

@@ -1,8 +1,8 @@
 /* A group's first failure, its links, its scratch and its spare operations. */
 #include "group/group.h"
 
-#include <errno.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "membership/node.h"
@@ -38,11 +38,7 @@ static bool group_record(struct acomm_group *g, const acomm_failure *failure)
 /* Wakes threads that sleep in poll() for this group. */
 static void kick(struct acomm_group *g)
 {
-    uint64_t one = 1;
-    ssize_t written;
-    do
-        written = write(g->wake_fd, &one, sizeof one);
-    while (written < 0 && errno == EINTR);
+    (void)!eventfd_write(g->wake_fd, 1); /* fails only when it is readable anyhow */
     doorbell_ring(g->doorbell);
 }
 

@@ -66,10 +66,9 @@ static void delist(struct acomm_node *node)
 {
     pthread_mutex_lock(&open_lock);
     struct acomm_node **at = &open_nodes;
-    while (*at && *at != node)
+    while (*at != node)
         at = &(*at)->next_open;
-    if (*at)
-        *at = node->next_open;
+    *at = node->next_open;
     pthread_mutex_unlock(&open_lock);
 }
 

@@ -3,7 +3,7 @@
  * repaired (node_brief). */
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
+#include <sys/eventfd.h>
 #include "base/clock.h"
 #include "group/group.h"
 #include "membership/node_state.h"
@@ -40,7 +40,6 @@ static bool same_news(const struct wire_control *a, const struct wire_control *b
     return a->kind == b->kind && a->group == b->group && (a->kind == WIRE_FAIL || a->rank == b->rank);
 }
 
-/* A LEFT or FAIL frame, or a question how far the ranks are, and its answers. False when it is known already. */
 static bool node_gossip_remember(struct acomm_node *node, const struct wire_control *head, const void *payload)
 {
     for (int i = 0; i < NODE_NOTES; i++)
@@ -62,6 +61,15 @@ static bool node_gossip_remember(struct acomm_node *node, const struct wire_cont
     return true;
 }
 
+/* A LEFT or FAIL frame, or a question how far the ranks are, and its answers: passed on unless it is known already. */
+static bool node_gossip_news(struct acomm_node *node, const struct node_link *from, const struct wire_control *head, const void *payload)
+{
+    bool fresh = node_gossip_remember(node, head, payload);
+    if (fresh)
+        node_spread(node, from, *head, payload);
+    return fresh;
+}
+
 struct wire_control node_frame(const struct acomm_node *node, int kind, int rank, size_t bytes)
 {
     return (struct wire_control){.magic = WIRE_CONTROL_MAGIC, .kind = (uint8_t)kind, .rank = rank,
@@ -74,16 +82,16 @@ void node_spread_left(struct acomm_node *node, const struct acomm_group *group)
     struct wire_control head = node_frame(node, WIRE_LEFT, node->rank, 0);
     head.group = group->id;
     head.sequence = group->sequence;
-    if (group->size > 1 && node_gossip_remember(node, &head, NULL))
-        node_spread(node, NULL, head, NULL);
+    if (group->size > 1)
+        node_gossip_news(node, NULL, &head, NULL);
 }
 
 void node_spread_fail(struct acomm_node *node, const struct acomm_group *group, const acomm_failure *failure)
 {
     struct wire_control head = node_frame(node, WIRE_FAIL, node->rank, sizeof *failure);
     head.group = group->id;
-    if (group->size > 1 && node_gossip_remember(node, &head, failure))
-        node_spread(node, NULL, head, failure);
+    if (group->size > 1)
+        node_gossip_news(node, NULL, &head, failure);
 }
 
 static void spread_begun(struct acomm_node *node, int kind, struct node_watch *watch)
@@ -92,8 +100,7 @@ static void spread_begun(struct acomm_node *node, int kind, struct node_watch *w
     head.group = watch->group->id;
     head.sequence = watch->group->sequence;
     head.number = ++watch->told;
-    if (node_gossip_remember(node, &head, NULL))
-        node_spread(node, NULL, head, NULL);
+    node_gossip_news(node, NULL, &head, NULL);
 }
 
 /* What was answered to an earlier question does not count any more. */
@@ -212,9 +219,7 @@ static void fail_doomed(struct acomm_node *node)
 
 void node_call(struct acomm_node *node)
 {
-    uint64_t one = 1;
-    if (write(node->asking, &one, sizeof one) < 0)
-        return; /* EAGAIN: readable already */
+    (void)!eventfd_write(node->asking, 1); /* fails only when it is readable anyhow */
 }
 
 void node_suspect(struct acomm_node *node, int rank, int64_t verdict, const char *text)
@@ -285,24 +290,13 @@ static void hear_bye(struct acomm_node *node, const struct node_link *link, cons
         node->mend_at = clock_now() + NODE_CALM_NS;
 }
 
-static void hear_left(struct acomm_node *node, const struct node_link *link, const struct wire_control *head)
+static void hear_left(struct acomm_node *node, const struct wire_control *head)
 {
-    if (!node_gossip_remember(node, head, NULL))
-        return;
-    node_spread(node, link, *head, NULL);
     atomic_fetch_add(&node->departures, 1);
     struct node_watch *watch = node_find(node, head->group);
     int rank = watch ? node_group_rank(watch->group, head->rank) : -1;
     if (rank >= 0)
         watch->members[rank].left = head->sequence;
-    pthread_cond_broadcast(&node->returned);
-}
-
-static void note_begun(struct acomm_node *node, struct node_watch *watch, const struct wire_control *head)
-{
-    int rank = watch ? node_group_rank(watch->group, head->rank) : -1;
-    if (rank >= 0)
-        watch->members[rank].begun = head->sequence;
     pthread_cond_broadcast(&node->returned);
 }
 
@@ -317,24 +311,20 @@ static void node_gossip_answer(struct acomm_node *node, struct node_watch *watch
     spread_begun(node, WIRE_BEGUN, watch);
 }
 
-static void hear_begun(struct acomm_node *node, const struct node_link *link, const struct wire_control *head)
+static void hear_begun(struct acomm_node *node, const struct wire_control *head)
 {
     struct node_watch *watch = node_find(node, head->group);
-    if (!node_gossip_remember(node, head, NULL))
-        return;
-    node_spread(node, link, *head, NULL);
     if (head->kind == WIRE_ASK && watch)
         node_gossip_answer(node, watch);
-    note_begun(node, watch, head);
+    int rank = watch ? node_group_rank(watch->group, head->rank) : -1;
+    if (rank >= 0)
+        watch->members[rank].begun = head->sequence;
+    pthread_cond_broadcast(&node->returned);
 }
 
-static void hear_fail(struct acomm_node *node, const struct node_link *link, const struct wire_control *head,
-                      const void *payload)
+static void hear_fail(struct acomm_node *node, const struct wire_control *head, const void *payload)
 {
     acomm_failure failure;
-    if (!node_gossip_remember(node, head, payload))
-        return;
-    node_spread(node, link, *head, payload);
     memcpy(&failure, payload, sizeof failure);
     struct node_watch *watch = node_find(node, head->group);
     if (watch && wire_failure_valid(&failure, watch->group->size))
@@ -344,6 +334,8 @@ static void hear_fail(struct acomm_node *node, const struct node_link *link, con
 void node_hear(struct acomm_node *node, struct node_link *link, const struct wire_control *head, const void *payload)
 {
     char text[WIRE_TEXT] = "";
+    if (head->kind >= WIRE_LEFT && !node_gossip_news(node, link, head, payload))
+        return;
     switch (head->kind) {
     case WIRE_LOST:
     case WIRE_BYE:
@@ -354,14 +346,14 @@ void node_hear(struct acomm_node *node, struct node_link *link, const struct wir
             hear_bye(node, link, head, text);
         break;
     case WIRE_LEFT:
-        hear_left(node, link, head);
+        hear_left(node, head);
         break;
     case WIRE_FAIL:
-        hear_fail(node, link, head, payload);
+        hear_fail(node, head, payload);
         break;
     case WIRE_ASK:
     case WIRE_BEGUN:
-        hear_begun(node, link, head);
+        hear_begun(node, head);
         break;
     default: /* a heartbeat needs no more than its arrival */
         break;

@@ -107,20 +107,29 @@ static bool others_there(const struct acomm_node *node, const struct node_watch 
     return false;
 }
 
-void node_leave(struct acomm_node *node, const struct acomm_group *group, int64_t until)
+/* The group's, with the lock; NULL: there is none, and no lock is held. */
+static struct node_watch *watch_enter(struct acomm_node *node, const struct acomm_group *group)
 {
     if (node_forked(node))
-        return;
+        return NULL;
     pthread_mutex_lock(&node->lock);
     struct node_watch *watch = node_find(node, group->id);
-    if (watch) {
-        node_spread_left(node, group);
-        watch->calls++; /* keeps it where it is */
-        while (others_there(node, watch) && clock_now() < until && !atomic_load(&group->poisoned))
-            condition_await(&node->returned, &node->lock, until);
-        watch->calls--;
-        pthread_cond_broadcast(&node->returned);
-    }
+    if (!watch)
+        pthread_mutex_unlock(&node->lock);
+    return watch;
+}
+
+void node_leave(struct acomm_node *node, const struct acomm_group *group, int64_t until)
+{
+    struct node_watch *watch = watch_enter(node, group);
+    if (!watch)
+        return;
+    node_spread_left(node, group);
+    watch->calls++; /* keeps it where it is */
+    while (others_there(node, watch) && clock_now() < until && !atomic_load(&group->poisoned))
+        condition_await(&node->returned, &node->lock, until);
+    watch->calls--;
+    pthread_cond_broadcast(&node->returned);
     pthread_mutex_unlock(&node->lock);
 }
 
@@ -162,20 +171,17 @@ static bool all_answered(const struct node_watch *watch)
 int node_behind(struct acomm_node *node, const struct acomm_group *group, uint64_t sequence, uint64_t *begun)
 {
     int64_t end = clock_now() + NODE_ANSWER_NS;
+    struct node_watch *watch = watch_enter(node, group);
     *begun = 0;
-    if (node_forked(node))
+    if (!watch)
         return -1;
-    pthread_mutex_lock(&node->lock);
-    struct node_watch *watch = node_find(node, group->id);
-    if (watch) {
-        node_ask_begun(node, watch);
-        watch->calls++; /* keeps it where it is */
-        while (!all_answered(watch) && clock_now() < end && !atomic_load(&group->poisoned))
-            condition_await(&node->returned, &node->lock, end);
-        watch->calls--;
-        pthread_cond_broadcast(&node->returned);
-    }
-    int rank = watch ? first_behind(watch, sequence) : -1;
+    node_ask_begun(node, watch);
+    watch->calls++; /* keeps it where it is */
+    while (!all_answered(watch) && clock_now() < end && !atomic_load(&group->poisoned))
+        condition_await(&node->returned, &node->lock, end);
+    watch->calls--;
+    pthread_cond_broadcast(&node->returned);
+    int rank = first_behind(watch, sequence);
     if (rank >= 0 && watch->members[rank].begun != NODE_SILENT)
         *begun = watch->members[rank].begun;
     pthread_mutex_unlock(&node->lock);
@@ -184,26 +190,21 @@ int node_behind(struct acomm_node *node, const struct acomm_group *group, uint64
 
 void node_ask_members(struct acomm_node *node, const struct acomm_group *group)
 {
-    if (node_forked(node))
+    struct node_watch *watch = watch_enter(node, group);
+    if (!watch)
         return;
-    pthread_mutex_lock(&node->lock);
-    struct node_watch *watch = node_find(node, group->id);
-    if (watch)
-        node_ask_begun(node, watch);
+    node_ask_begun(node, watch);
     pthread_mutex_unlock(&node->lock);
 }
 
 void node_waits(struct acomm_node *node, const struct acomm_group *group, const acomm_late *late)
 {
-    if (node_forked(node))
+    struct node_watch *watch = watch_enter(node, group);
+    if (!watch)
         return;
-    pthread_mutex_lock(&node->lock);
-    struct node_watch *watch = node_find(node, group->id);
-    if (watch) {
-        watch->late = *late;
-        watch->waits = true;
-        node_call(node);
-    }
+    watch->late = *late;
+    watch->waits = true;
+    node_call(node);
     pthread_mutex_unlock(&node->lock);
 }
 
