@@ -152,30 +152,20 @@ static int api_describe(struct acomm_op *op, acomm_group *group, const acomm_cal
     return c->counts || c->receives ? set_counts(op, c) : 0;
 }
 
-/* A message, whose results stay in the call. */
-static int run_message(acomm_group *group, acomm_call *c)
+int acomm_run(acomm_group *group, acomm_call *c)
 {
     struct acomm_op op;
     int rc = api_describe(&op, group, c);
     op.release_lock = c->release_lock;
     op.lock = c->lock;
+    if (!op_is_message(c->kind))
+        return rc ? rc : submit(&op, NULL);
     op.failure.code = 0;
     rc = rc ? rc : api_post(&op, NULL);
-    c->root = op.peer;
+    c->root = op.peer; /* a message's results stay in the call */
     if (rc && c->failure && op.failure.code == rc)
         *c->failure = op.failure;
     return rc;
-}
-
-int acomm_run(acomm_group *group, acomm_call *c)
-{
-    if (op_is_message(c->kind))
-        return run_message(group, c);
-    struct acomm_op op;
-    int rc = api_describe(&op, group, c);
-    op.release_lock = c->release_lock;
-    op.lock = c->lock;
-    return rc ? rc : submit(&op, NULL);
 }
 
 int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)

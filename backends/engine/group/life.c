@@ -65,8 +65,7 @@ static void free_links(struct acomm_group *g)
 
 static void free_group(struct acomm_group *g)
 {
-    if (g->p2p)
-        p2p_close(g->p2p);
+    p2p_close(g->p2p);
     free_links(g);
     if (g->fabric_own)
         g->fabric->leave(g);

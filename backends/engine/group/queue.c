@@ -127,25 +127,14 @@ static void retire(struct acomm_op *op, int status)
 
 /* ---- the queue; with the lock ---- */
 
-static void queue_append(struct acomm_op *op)
+static void queue_put(struct acomm_op *op, bool first)
 {
     struct acomm_group *g = op->group;
-    op->next = NULL;
-    if (g->tail)
-        g->tail->next = op;
-    else
-        g->head = op;
-    g->tail = op;
-    g->posts++;
-}
-
-static void prepend(struct acomm_op *op)
-{
-    struct acomm_group *g = op->group;
-    op->next = g->head;
-    if (!g->head)
+    struct acomm_op **place = first || !g->head ? &g->head : &g->tail->next;
+    op->next = first ? g->head : NULL;
+    *place = op;
+    if (!op->next)
         g->tail = op;
-    g->head = op;
     g->posts++;
 }
 
@@ -238,7 +227,7 @@ static int enqueue(struct acomm_op *op, bool urgent)
     pthread_mutex_lock(&g->lock);
     int rc = need_worker(g);
     if (!rc) {
-        queue_append(op);
+        queue_put(op, false);
         atomic_fetch_add(&g->pending, 1);
         tell_worker(g, urgent);
     }
@@ -253,7 +242,7 @@ static void put_back(struct acomm_op *op)
     pthread_mutex_lock(&g->lock);
     bool stopping = g->stopping;
     if (!stopping) {
-        prepend(op);
+        queue_put(op, true);
         tell_worker(g, false);
     }
     pthread_mutex_unlock(&g->lock);

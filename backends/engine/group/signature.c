@@ -6,34 +6,25 @@
 #include "group/transfer.h"
 #include "membership/node.h"
 
-/* Among the ranks of each host; then local rank 0 of all hosts; and once more in the host, after which its ranks may continue. */
+/* Among the ranks of each host, in the memory that they share, where the algorithms of other calls begin, too. Of several hosts then
+ * local rank 0 of all; and once more in the host, after which its ranks may continue. */
 static int signature_hosts(struct acomm_op *op)
 {
     const struct hosts *hosts = &op->group->hosts;
+    bool several = op->team->place == TEAM_HOSTS;
     struct acomm_op inside = part_of(op, &hosts->host, ACOMM_BARRIER, NULL, NULL, 0), after = inside;
     struct acomm_op between = part_of(op, &hosts->column, ACOMM_BARRIER, NULL, NULL, 0);
     int rc = part_run(op, &inside);
-    if (!rc && hosts->host.rank == 0)
+    if (!rc && several && hosts->host.rank == 0)
         rc = part_run(op, &between);
     op->compared = true;
-    return rc ? rc : part_run(op, &after);
-}
-
-/* In the memory that they share, where the algorithms of other calls begin, too. */
-static int signature_host(struct acomm_op *op)
-{
-    struct acomm_op inside = part_of(op, op->team, ACOMM_BARRIER, NULL, NULL, 0);
-    int rc = part_run(op, &inside);
-    op->compared = true;
-    return rc;
+    return rc || !several ? rc : part_run(op, &after);
 }
 
 int signature_check(struct acomm_op *op)
 {
-    if (op->team->place == TEAM_HOSTS)
+    if (op->team->place != TEAM_APART)
         return signature_hosts(op);
-    if (op->team->place == TEAM_HOST)
-        return signature_host(op);
     int rank = op->team->rank, n = op->team->size;
     acomm_header mine, theirs;
     op_header(op, &mine);
