@@ -45,21 +45,16 @@ typedef struct __attribute__((packed, may_alias)) { float re, im; } c32;
 typedef struct __attribute__((packed, may_alias)) { double re, im; } c64;
 
 /* ---- operations on two elements ---- */
-INLINE float f32_done(float x) { return x != x ? float_of(0x7fc00000) : x; }
-INLINE double f64_done(double x) { return x != x ? double_of(0x7ff8000000000000) : x; }
-INLINE float f32_sum(float a, float b) { return a + b; }
-INLINE double f64_sum(double a, double b) { return a + b; }
-INLINE float f32_product(float a, float b) { return a * b; }
-INLINE double f64_product(double a, double b) { return a * b; }
-/* Both choices are the same number, except that of two zeros or with a NaN each chooses another one: there OR gives -0
- * and NaN. */
-INLINE float f32_min(float a, float b) { return float_of(bits_of(a < b ? a : b) | bits_of(b < a ? b : a)); }
-INLINE double f64_min(double a, double b)
-{
-    return double_of(bits_of_double(a < b ? a : b) | bits_of_double(b < a ? b : a));
-}
-INLINE float f32_max(float a, float b) { return -f32_min(-a, -b); }
-INLINE double f64_max(double a, double b) { return -f64_min(-a, -b); }
+/* OF, BITS: from bits and to bits. Both choices of min are the same number, except that of two zeros or with a NaN each chooses
+ * another one: there OR gives -0 and NaN. */
+#define FLOATING(T, V, OF, BITS, NOT_A_NUMBER)                                                                   \
+    INLINE V T##_done(V x) { return x != x ? OF(NOT_A_NUMBER) : x; }                                             \
+    INLINE V T##_sum(V a, V b) { return a + b; }                                                                 \
+    INLINE V T##_product(V a, V b) { return a * b; }                                                             \
+    INLINE V T##_min(V a, V b) { return OF(BITS(a < b ? a : b) | BITS(b < a ? b : a)); }                         \
+    INLINE V T##_max(V a, V b) { return -T##_min(-a, -b); }
+FLOATING(f32, float, float_of, bits_of, 0x7fc00000)
+FLOATING(f64, double, double_of, bits_of_double, 0x7ff8000000000000)
 #ifdef REDUCE_COMPLEX
 INLINE c32 c32_done(c32 a) { return (c32){f32_done(a.re), f32_done(a.im)}; }
 INLINE c64 c64_done(c64 a) { return (c64){f64_done(a.re), f64_done(a.im)}; }

@@ -63,7 +63,6 @@ static const struct reduce_kernels *kernels(void)
 /* ---- types ---- */
 static const uint8_t widths[ACOMM_DTYPES] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16, 1, 1, 1, 1, 1, 1, 1, 1};
 
-static bool is_complex(int dtype) { return dtype == ACOMM_COMPLEX64 || dtype == ACOMM_COMPLEX128; }
 static bool is_bits(int redop) { return redop == ACOMM_BAND || redop == ACOMM_BOR || redop == ACOMM_BXOR; }
 static bool is_scaled(int redop) { return redop == ACOMM_AVG || redop == ACOMM_PREMUL_SUM; }
 
@@ -81,7 +80,7 @@ bool reduce_supported(int dtype, int redop)
         return !is_scaled(redop);
     if (dtype <= ACOMM_UINT64)
         return true;
-    if (is_complex(dtype))
+    if (reduce_complex(dtype))
         return redop == ACOMM_SUM || redop == ACOMM_PRODUCT || is_scaled(redop);
     return !is_bits(redop);
 }
@@ -93,7 +92,7 @@ static int seen_as(int dtype, int redop, uint64_t *count)
         *count *= widths[dtype];
         return ACOMM_UINT8;
     }
-    if (is_complex(dtype) && redop != ACOMM_PRODUCT) {
+    if (reduce_complex(dtype) && redop != ACOMM_PRODUCT) {
         *count *= 2;
         return dtype == ACOMM_COMPLEX64 ? ACOMM_FLOAT32 : ACOMM_FLOAT64;
     }
@@ -106,7 +105,7 @@ typedef void fold_kernel(void *out, const void *const *in, int inputs, size_t co
 /* NULL for narrow types that have to be widened first. */
 static fold_kernel *fold_of(int dtype, int redop)
 {
-    const struct reduce_kernels *level = is_complex(dtype) ? &reduce_portable : kernels();
+    const struct reduce_kernels *level = reduce_complex(dtype) ? &reduce_portable : kernels();
     return level->fold[is_scaled(redop) ? ACOMM_SUM : redop][dtype];
 }
 

@@ -15,6 +15,7 @@
 
 struct reduction { int dtype, redop; double factor; int ranks; /* divisor of avg */ };
 
+static inline bool reduce_complex(int dtype) { return dtype == ACOMM_COMPLEX64 || dtype == ACOMM_COMPLEX128; }
 /* Whether the table has this pair. */
 bool reduce_supported(int dtype, int redop);
 

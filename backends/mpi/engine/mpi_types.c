@@ -8,14 +8,9 @@
 /* Of our own, as the library has written them; 0: not made yet. A type says what our operation does with it. */
 static uint64_t types[ACOMM_DTYPES][ACOMM_REDOPS], ours;
 
-static bool type_is_complex(int dtype)
-{
-    return dtype == ACOMM_COMPLEX64 || dtype == ACOMM_COMPLEX128;
-}
-
 static bool has_nan(int dtype)
 {
-    return dtype == ACOMM_FLOAT32 || dtype == ACOMM_FLOAT64 || type_is_complex(dtype);
+    return dtype == ACOMM_FLOAT32 || dtype == ACOMM_FLOAT64 || reduce_complex(dtype);
 }
 
 /* MPI's operator is the one of all partial results: inout = in op inout. */
@@ -46,7 +41,7 @@ int mpi_type_of(acomm_mpi *mpi, int dtype, int redop, struct mpi_type *out)
 {
     dtype = reduce_partial_dtype(dtype);
     redop = redop == ACOMM_AVG || redop == ACOMM_PREMUL_SUM ? ACOMM_SUM : redop;
-    if (type_is_complex(dtype) && redop == ACOMM_SUM) {
+    if (reduce_complex(dtype) && redop == ACOMM_SUM) {
         int part = dtype == ACOMM_COMPLEX64 ? ACOMM_FLOAT32 : ACOMM_FLOAT64;
         *out = (struct mpi_type){mpi->types[part], mpi->ops[redop], 2};
         return 0;
