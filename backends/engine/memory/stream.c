@@ -43,8 +43,10 @@ void stream_copy(void *to, const void *from, size_t bytes)
 }
 
 /* Aligned stores; the ends are copied by stores that overlap them. bytes >= SHORT. */
-__attribute__((target("avx"))) static void keep_lines(char *to, const char *from, size_t bytes)
+__attribute__((target("avx"))) static void keep_lines(void *target, const void *source, size_t bytes)
 {
+    char *to = target;
+    const char *from = source;
     __m256i first = _mm256_loadu_si256((const __m256i *)(const void *)from);
     __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(from + bytes - 64));
     __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(from + bytes - 32));
@@ -65,11 +67,6 @@ static void copy_string(void *to, const void *from, size_t bytes)
     __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
 
-static void copy_vectors(void *to, const void *from, size_t bytes)
-{
-    keep_lines(to, from, bytes);
-}
-
 /* The shortest of some times for a block whose source lies `apart` bytes further on modulo 4096. */
 static int64_t probe(void (*copy)(void *, const void *, size_t), char *memory, int apart)
 {
@@ -88,7 +85,7 @@ static bool strings_pass(void)
     _Alignas(4096) char memory[2 * PROBE] = {0};
     bool pass = __builtin_cpu_supports("avx");
     for (int apart = -4; pass && apart <= 4; apart += 8)
-        pass = probe(copy_string, memory, apart) <= 2 * probe(copy_vectors, memory, apart);
+        pass = probe(copy_string, memory, apart) <= 2 * probe(keep_lines, memory, apart);
     return pass;
 }
 
