@@ -119,8 +119,8 @@ int mpi_code_of(const acomm_mpi *mpi, int code, char *text)
     return code == 75 ? ACOMM_LOST : ACOMM_LIBRARY;
 }
 
-static acomm_mpi fake = {.handle_bytes = sizeof(void *), .Isend = fake_isend, .Issend = fake_issend, .Irecv = fake_irecv,
-                         .Test = fake_test, .Cancel = fake_cancel, .Comm_free = fake_free};
+static acomm_mpi fake = {.family = {.handle_bytes = sizeof(void *)}, .Isend = fake_isend, .Issend = fake_issend,
+                         .Irecv = fake_irecv, .Test = fake_test, .Cancel = fake_cancel, .Comm_free = fake_free};
 static struct mpi_fabric *ends[2];
 
 static void forget(void)

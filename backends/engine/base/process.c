@@ -22,6 +22,15 @@ int thread_start(pthread_t *thread, size_t stack, void *(*run)(void *), void *wi
     return error ? ACOMM_RESOURCE : 0;
 }
 
+int thread_detached(void *(*run)(void *), void *with)
+{
+    pthread_t thread;
+    int rc = thread_start(&thread, 0, run, with);
+    if (!rc)
+        pthread_detach(thread);
+    return rc;
+}
+
 void condition_init(pthread_cond_t *condition)
 {
     pthread_condattr_t monotonic;

@@ -10,6 +10,8 @@
 /* Signals stay with the program's threads: Python's handlers must not run in a thread unknown to Python. stack: bytes; 0: as many
  * as usual. 0, or ACOMM_RESOURCE with errno set. */
 int thread_start(pthread_t *thread, size_t stack, void *(*run)(void *), void *with);
+/* The same, detached. */
+int thread_detached(void *(*run)(void *), void *with);
 /* A condition whose times are those of clock_now(), and a wait for it until such a time. The wait releases the lock meanwhile. */
 void condition_init(pthread_cond_t *condition);
 void condition_await(pthread_cond_t *condition, pthread_mutex_t *lock, int64_t until);

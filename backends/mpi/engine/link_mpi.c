@@ -81,7 +81,7 @@ static int slot_test(struct link_mpi *l, struct slot *slot)
     int flag = 0;
     if (!slot->busy)
         return 1;
-    int rc = mpi->Test(&slot->request, &flag, mpi->ignore);
+    int rc = mpi->Test(&slot->request, &flag, mpi->family.ignore);
     if (!rc && !flag)
         return 0;
     slot->busy = false;
@@ -177,20 +177,16 @@ static bool mpi_complete(const struct link *link)
     return atomic_load_explicit(&link_mpi_self((struct link *)(uintptr_t)link)->ready, memory_order_acquire);
 }
 
-static int mpi_ended(struct link *link)
-{
-    link->why = "MPI has been finalised";
-    errno = 0;
-    return ACOMM_CLOSED;
-}
-
 static ssize_t chunks_move(struct link *link, char *data, size_t bytes, bool more)
 {
     if (!mpi_complete(link))
         return 0;
-    if (!fabric_enter())
-        return mpi_ended(link);
+    bool inside = fabric_enter();
     errno = 0; /* only for codes that have one */
+    if (!inside) {
+        link->why = "MPI has been finalised";
+        return ACOMM_CLOSED;
+    }
     struct link_mpi *l = link_mpi_self(link);
     ssize_t n = link->outgoing ? chunks_send(l, data, bytes, more) : chunks_receive(l, data, bytes);
     fabric_leave();

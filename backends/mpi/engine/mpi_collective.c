@@ -45,7 +45,7 @@ static bool request_ended(struct mpi_group *m)
         m->code = MPI_IS_OVER;
         return true;
     }
-    m->code = m->fabric->mpi->Test(&m->request, &flag, m->fabric->mpi->ignore);
+    m->code = m->fabric->mpi->Test(&m->request, &flag, m->fabric->mpi->family.ignore);
     fabric_leave();
     m->busy = !flag;
     return flag || m->code;
@@ -176,7 +176,7 @@ static int comm_open(struct acomm_op *op)
         return rc;
     if (!(m = own_new(g, !all)))
         return out_of_memory(op);
-    if (all && fabric_thread(comm_thread, m)) {
+    if (all && thread_detached(comm_thread, m)) {
         own_free(m);
         return out_of_memory(op);
     }
@@ -419,7 +419,7 @@ static int gpu_open(struct call *c)
     c->m->result = op->out;
     given->out = inside ? c->m->got : sends ? (char *)(uintptr_t)op->in : op->out;
     if (!inside && op->in && op->out && op->in == op->out + (op_array(op) == ACOMM_JOINS ? place : 0))
-        given->in = c->m->fabric->mpi->in_place;
+        given->in = c->m->fabric->mpi->family.in_place;
     return rc;
 }
 
@@ -436,7 +436,7 @@ static int gpu_run(struct call *c, int rc)
     m->code = 0;
     m->made = false;
     fabric_inside++;
-    rc = fabric_thread(gpu_thread, m) ? out_of_memory(c->op) : wait_until(c->op, m, comm_made);
+    rc = thread_detached(gpu_thread, m) ? out_of_memory(c->op) : wait_until(c->op, m, comm_made);
     return rc || !m->code ? rc : own_failed(c->op, m);
 }
 

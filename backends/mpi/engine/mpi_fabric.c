@@ -3,7 +3,6 @@
  * if there is neither. */
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/process.h"
@@ -69,9 +68,7 @@ void fabric_wake(void)
 
 static void fabric_free(struct mpi_fabric *fabric)
 {
-    uint64_t comm = 0;
-    memcpy(&comm, &fabric->comm, fabric->mpi->handle_bytes);
-    fabric->mpi->Comm_free(&comm);
+    fabric->mpi->Comm_free(&fabric->comm); /* an int is the low half, which comes first */
     free(fabric->tags);
     free(fabric);
 }
@@ -157,20 +154,11 @@ static void *fabric_keep(void *unused)
     return unused;
 }
 
-int fabric_thread(void *(*run)(void *), void *with)
-{
-    pthread_t thread;
-    int rc = thread_start(&thread, 0, run, with);
-    if (!rc)
-        pthread_detach(thread);
-    return rc;
-}
-
 int fabric_begin(struct mpi_fabric *fabric)
 {
     if (!fabric_enter())
         return ACOMM_CLOSED;
-    int rc = all.runs ? 0 : fabric_thread(fabric_keep, NULL);
+    int rc = all.runs ? 0 : thread_detached(fabric_keep, NULL);
     if (!rc) {
         all.runs = true;
         fabric->next = all.fabrics;

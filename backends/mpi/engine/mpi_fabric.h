@@ -34,8 +34,6 @@ int fabric_watch_end(acomm_mpi *mpi);
 
 /* Adds it to the fabrics of the progress thread. 0 or a code. */
 int fabric_begin(struct mpi_fabric *fabric);
-/* A detached thread; signals stay with the caller's threads. 0 or ACOMM_RESOURCE. */
-int fabric_thread(void *(*run)(void *), void *with);
 /* Threads in blocking collectives. Some never return after a failure, and MPI_Finalize would free what they use. */
 extern _Atomic int fabric_inside;
 

@@ -26,20 +26,15 @@ static const struct constant ops[ACOMM_REDOPS] = {
     [ACOMM_BAND] = {"ompi_mpi_op_band", 0x58000006, 0x28}, [ACOMM_BOR] = {"ompi_mpi_op_bor", 0x58000008, 0x29},
     [ACOMM_BXOR] = {"ompi_mpi_op_bxor", 0x5800000a, 0x2a},
 };
-static const struct family_facts {
-    const char *name;
-    size_t handle_bytes;
-    int multiple, failed; /* `failed` is followed by failed_pending and revoked */
-    uintptr_t ignore, in_place;
-} families[] = {
-    [OPEN_MPI] = {"Open MPI", sizeof(void *), 3, 75, 0, 1},
-    [MPICH] = {"MPICH", sizeof(int), 3, 101, 1, UINTPTR_MAX},
-    [MPI_ABI] = {"MPI ABI", sizeof(void *), 4096, 101, 0, 1},
+static const struct mpi_family families[] = {
+    [OPEN_MPI] = {"Open MPI", sizeof(void *), 3, 75, NULL, (void *)1},
+    [MPICH] = {"MPICH", sizeof(int), 3, 101, (void *)1, (void *)UINTPTR_MAX},
+    [MPI_ABI] = {"MPI ABI", sizeof(void *), 4096, 101, NULL, (void *)1},
 };
 
 mpi_handle mpi_read(const acomm_mpi *mpi, const void *place)
 {
-    if (mpi->handle_bytes == sizeof(int)) {
+    if (mpi->family.handle_bytes == sizeof(int)) {
         int number;
         memcpy(&number, place, sizeof number);
         return (mpi_handle)(intptr_t)number;
@@ -66,13 +61,7 @@ static bool take_constants(void *library, enum family family, acomm_mpi *mpi)
         good &= !types[i].symbol || library_take(library, family, &types[i], &mpi->types[i]);
     for (int i = 0; i < ACOMM_REDOPS; i++)
         good &= !ops[i].symbol || library_take(library, family, &ops[i], &mpi->ops[i]);
-    const struct family_facts *facts = &families[family];
-    mpi->family = facts->name;
-    mpi->handle_bytes = facts->handle_bytes;
-    mpi->multiple = facts->multiple;
-    mpi->failed = facts->failed;
-    mpi->ignore = (void *)facts->ignore;
-    mpi->in_place = (void *)facts->in_place;
+    mpi->family = families[family];
     return good;
 }
 
@@ -126,7 +115,7 @@ int acomm_mpi_load(const char *path, acomm_mpi **out, char *text)
         return ACOMM_LIBRARY;
     }
     if (!take_constants(library, recognise(library, *(void **)&loaded.Init_thread), &loaded)) {
-        snprintf(text, 256, "it lacks constants of its family (%s)", loaded.family);
+        snprintf(text, 256, "it lacks constants of its family (%s)", loaded.family.name);
         return ACOMM_LIBRARY;
     }
     done = true;
@@ -137,7 +126,7 @@ void acomm_mpi_ask(acomm_mpi *mpi, acomm_mpi_facts *out)
 {
     char version[8192]; /* MPI_MAX_LIBRARY_VERSION_STRING of any of them */
     int length = 0, level = -1;
-    *out = (acomm_mpi_facts){.family = mpi->family, .threads = -1, .gpus = -1, .fault_tolerant = mpi->Comm_get_failed && mpi->Comm_shrink};
+    *out = (acomm_mpi_facts){.family = mpi->family.name, .threads = -1, .gpus = -1, .fault_tolerant = mpi->Comm_get_failed && mpi->Comm_shrink};
     mpi->Get_library_version(version, &length);
     snprintf(out->version, sizeof out->version, "%.*s", (int)strcspn(version, "\n"), version);
     mpi->Get_version(&out->standard[0], &out->standard[1]);
@@ -145,7 +134,7 @@ void acomm_mpi_ask(acomm_mpi *mpi, acomm_mpi_facts *out)
     mpi->Finalized(&out->finalized);
     if (!out->initialized || out->finalized || mpi->Query_thread(&level))
         return;
-    out->threads = level >= mpi->multiple ? 3 : mpi->multiple == 3 ? level : level / 1024 - 1;
+    out->threads = level >= mpi->family.multiple ? 3 : mpi->family.multiple == 3 ? level : level / 1024 - 1;
     out->gpus = mpi->Query_cuda_support && mpi->Query_cuda_support();
     if (mpi->GPU_query_support)
         mpi->GPU_query_support(0, &out->gpus); /* MPIX_GPU_SUPPORT_CUDA */
@@ -165,7 +154,7 @@ bool mpi_tells_of_death(const acomm_mpi *mpi, int code)
 {
     int class = 0;
     return mpi->Comm_get_failed && !mpi->Error_class(code, &class)
-        && class >= mpi->failed && class <= mpi->failed + 2;
+        && class >= mpi->family.failed && class <= mpi->family.failed + 2;
 }
 
 int mpi_code_of(const acomm_mpi *mpi, int code, char *text)
@@ -176,7 +165,7 @@ int mpi_code_of(const acomm_mpi *mpi, int code, char *text)
 
 int acomm_mpi_begin(acomm_mpi *mpi, int initialized, char *text)
 {
-    int got = 0, rc = initialized ? 0 : mpi->Init_thread(NULL, NULL, mpi->multiple, &got);
+    int got = 0, rc = initialized ? 0 : mpi->Init_thread(NULL, NULL, mpi->family.multiple, &got);
     if (!rc)
         rc = fabric_watch_end(mpi);
     if (rc)
@@ -191,7 +180,7 @@ uintptr_t acomm_mpi_world(acomm_mpi *mpi)
 
 int acomm_mpi_handle_bytes(acomm_mpi *mpi)
 {
-    return (int)mpi->handle_bytes;
+    return (int)mpi->family.handle_bytes;
 }
 
 int acomm_mpi_place(acomm_mpi *mpi, uintptr_t comm, int32_t *rank, int32_t *size)

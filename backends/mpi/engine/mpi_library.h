@@ -68,13 +68,17 @@ typedef uintptr_t mpi_handle;
     X(false, GPU_query_support, (int kind, int *flag))                                                                         \
     X(false, Query_cuda_support, (void))
 
-struct acomm_mpi {
-    const char *family;
+struct mpi_family {
+    const char *name;
     size_t handle_bytes;
-    mpi_handle world, self, byte, errors_return;
     int multiple;                   /* MPI_THREAD_MULTIPLE */
     int failed;                     /* ULFM's error classes: failed, failed_pending and revoked, in a row */
     void *ignore, *in_place;        /* MPI_STATUS_IGNORE, MPI_IN_PLACE */
+};
+
+struct acomm_mpi {
+    struct mpi_family family;
+    mpi_handle world, self, byte, errors_return;
     mpi_handle types[ACOMM_DTYPES]; /* MPI's own, 0 where it has none, or one that takes another arithmetic */
     mpi_handle ops[ACOMM_REDOPS];
 #define MPI_MEMBER(required, name, parameters) int (*name) parameters;

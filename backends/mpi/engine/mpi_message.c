@@ -111,7 +111,7 @@ bool mpi_message_end(struct fabric_message *message)
         m->base.code = ACOMM_CLOSED;
         return false;
     }
-    int rc = m->fabric->mpi->Test(&m->request, &ended, m->fabric->mpi->ignore);
+    int rc = m->fabric->mpi->Test(&m->request, &ended, m->fabric->mpi->family.ignore);
     ended &= !rc;
     if (ended)
         message_ended(m);
@@ -126,6 +126,6 @@ void mpi_message_cancel(const struct mpi_fabric *fabric)
     int ended;
     for (struct mpi_message *m = fabric->receives; m; m = m->next) {
         fabric->mpi->Cancel(&m->request);
-        fabric->mpi->Test(&m->request, &ended, fabric->mpi->ignore);
+        fabric->mpi->Test(&m->request, &ended, fabric->mpi->family.ignore);
     }
 }

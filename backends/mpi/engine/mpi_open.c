@@ -24,7 +24,7 @@ static int request_wait(const acomm_mpi *mpi, uint64_t *request, int64_t timeout
     for (int flag = 0;;) {
         if (!fabric_enter())
             return ACOMM_CLOSED;
-        int rc = mpi->Test(request, &flag, mpi->ignore);
+        int rc = mpi->Test(request, &flag, mpi->family.ignore);
         fabric_leave();
         if (rc)
             return library_failed(mpi, rc, text);
@@ -45,7 +45,7 @@ static int request_wait(const acomm_mpi *mpi, uint64_t *request, int64_t timeout
 static int fabric_duplicate(struct mpi_fabric *fabric, mpi_handle comm, int64_t timeout, char *text)
 {
     const acomm_mpi *mpi = fabric->mpi;
-    struct { uint64_t made, request; } *meeting = calloc(1, sizeof *meeting); /* MPI keeps it after a timeout */
+    struct { uint64_t made, request; } *meeting = calloc(1, sizeof *meeting); /* MPI keeps it after a failure */
     if (!meeting || !fabric_enter()) {
         free(meeting);
         return meeting ? ACOMM_CLOSED : ACOMM_RESOURCE;
@@ -54,11 +54,7 @@ static int fabric_duplicate(struct mpi_fabric *fabric, mpi_handle comm, int64_t 
         mpi->Comm_set_errhandler(comm, mpi->errors_return);
     int rc = mpi->Comm_idup(comm, &meeting->made, &meeting->request);
     fabric_leave();
-    if (rc) {
-        free(meeting);
-        return library_failed(mpi, rc, text);
-    }
-    rc = request_wait(mpi, &meeting->request, timeout, text);
+    rc = rc ? library_failed(mpi, rc, text) : request_wait(mpi, &meeting->request, timeout, text);
     if (rc)
         return rc;
     fabric->comm = mpi_read(mpi, &meeting->made);

@@ -45,23 +45,13 @@ static void *adopted_run(void *Py_UNUSED(unused))
     return NULL;
 }
 
-/* Under the mutex. */
-static bool start(void)
-{
-    pthread_t thread;
-    bool started = !thread_start(&thread, 0, adopted_run, NULL);
-    if (started)
-        pthread_detach(thread);
-    return started;
-}
-
 bool adopted_release(struct memory *memory)
 {
     pid_t me = getpid(), process = atomic_load(&waiting.process);
     if (process && process != me)
         return true; /* a forked child: the device is its parent's */
     pthread_mutex_lock(&waiting.mutex);
-    bool running = atomic_load(&waiting.process) || start();
+    bool running = atomic_load(&waiting.process) || !thread_detached(adopted_run, NULL);
     if (running) {
         atomic_store(&waiting.process, me);
         memory->next = waiting.first;
