@@ -186,6 +186,8 @@ enum work_makes { WORK_CALLS, WORK_WRAPS, WORK_GIVES };
 int work_init(PyObject *module);
 /* receives: the result is Received(array, source, tag). */
 PyObject *work_new(PyObject *pending, enum work_makes makes, PyObject *make, PyObject *model, bool receives);
+/* The array of a result. */
+PyObject *work_array(enum work_makes makes, PyObject *make, PyObject *model);
 /* Received(array, source, tag). Takes the reference to the array. */
 PyObject *work_received(PyObject *array, int source, int64_t tag);
 

@@ -47,24 +47,18 @@ int mpi_failed(const char *text)
 
 /* ---- the world and its parts ---- */
 
-MPI_EXPORTED int MPIABI_Init_thread(int *Py_UNUSED(argc), char ***Py_UNUSED(argv), int Py_UNUSED(required), int *provided)
-{
-    *provided = MPI_VALUE_THREAD_MULTIPLE;
-    return 0;
-}
-
-MPI_EXPORTED int MPIABI_Query_thread(int *provided)
-{
-    *provided = MPI_VALUE_THREAD_MULTIPLE;
-    return 0;
-}
-
 static int mpi_give(int *to, int value)
 {
     *to = value;
     return 0;
 }
 
+MPI_EXPORTED int MPIABI_Init_thread(int *Py_UNUSED(argc), char ***Py_UNUSED(argv), int Py_UNUSED(required), int *provided)
+{
+    return mpi_give(provided, MPI_VALUE_THREAD_MULTIPLE);
+}
+
+MPI_EXPORTED int MPIABI_Query_thread(int *provided) { return mpi_give(provided, MPI_VALUE_THREAD_MULTIPLE); }
 MPI_EXPORTED int MPIABI_Is_thread_main(int *flag) { return mpi_give(flag, 1); } /* jaxlib asks whether this thread may call */
 MPI_EXPORTED int MPIABI_Initialized(int *flag) { return mpi_give(flag, 1); }
 MPI_EXPORTED int MPIABI_Finalized(int *flag) { return mpi_give(flag, 0); }

@@ -42,8 +42,7 @@ static struct handle *error_hold(void)
 /* The exception from the group's own error path; an exception that it raises (Ctrl-C) is returned too. */
 static PyObject *error_exception(const struct handle *handle)
 {
-    PyObject *error = PyObject_CallFunction(handle->shortcut->error, "iK", c_api_last.code,
-                                            (unsigned long long)(uintptr_t)&c_api_last.failure);
+    PyObject *error = operation_error(handle->shortcut, c_api_last.code, &c_api_last.failure);
     return error ? error : refuse_take();
 }
 

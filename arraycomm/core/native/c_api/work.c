@@ -82,14 +82,6 @@ int c_api_start(int64_t number, const acomm_call *call, acomm_work **out)
     return code;
 }
 
-static bool work_is_over(const struct acomm_work *w)
-{
-    int32_t rank;
-    int64_t tag;
-    uint64_t bytes;
-    return w->visit.handle->entries->source(w->op, &rank, &tag, &bytes) == 0;
-}
-
 /* Whether it has ended, after a wait of at most so long in the engine; *code: what that returned. */
 static bool work_wait_inside(struct acomm_work *w, int64_t timeout, int *code)
 {
@@ -103,7 +95,7 @@ static bool work_wait_inside(struct acomm_work *w, int64_t timeout, int *code)
     }
     if (!atomic_load(&w->ended)) {
         *code = h->entries->wait(w->op, timeout);
-        if (work_is_over(w)) {
+        if (operation_over(h->entries, w->op)) {
             pthread_mutex_lock(&h->lock);
             work_settle(w, *code);
             pthread_mutex_unlock(&h->lock);

@@ -40,6 +40,15 @@ struct shortcut {
     int64_t number;
 };
 
+/* Whether the engine has ended it. No GIL. */
+static inline bool operation_over(const acomm_entries *entries, acomm_op *op)
+{
+    int32_t rank;
+    int64_t tag;
+    uint64_t bytes;
+    return entries->source(op, &rank, &tag, &bytes) == 0;
+}
+
 int operation_init(PyObject *module);
 bool operation_check(PyObject *object);
 /* The handle of a started operation; owns `op`. The owners keep its memory, NULL: none. NULL with an exception when memory is
@@ -51,9 +60,11 @@ int operation_await(PyObject *self, PyObject *timeout);
 /* Whether it has ended, with success or failure. */
 bool operation_done(PyObject *self);
 /* After the end of a receive. */
-void operation_source(PyObject *self, int *rank, int64_t *tag, uint64_t *bytes);
+void operation_source(PyObject *self, int *rank, int64_t *tag);
 /* The argument of wait(timeout=None) and its like, borrowed; false with an exception. */
 bool operation_argument(const char *method, PyObject *const *args, Py_ssize_t nargs, PyObject *names, PyObject **timeout);
+/* The exception for a failed operation; failure: NULL or its code 0: none. */
+PyObject *operation_error(const struct shortcut *s, int code, const acomm_failure *failure);
 /* The engine has ended all operations: copies their results, and frees their handles. */
 void operation_end_all(struct shortcut *s);
 /* Drops a few that have ended and have no other reference. */

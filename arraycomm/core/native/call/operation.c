@@ -54,11 +54,10 @@ static void leave_list(struct operation *o)
     Py_DECREF((PyObject *)o);
 }
 
-static PyObject *make_error(const struct operation *o, int code)
+PyObject *operation_error(const struct shortcut *s, int code, const acomm_failure *failure)
 {
     static const acomm_failure unknown;
-    const acomm_failure *failure = o->failure ? o->failure : &unknown;
-    return PyObject_CallFunction(o->shortcut->error, "iK", code, (unsigned long long)(uintptr_t)failure);
+    return PyObject_CallFunction(s->error, "iK", code, (unsigned long long)(uintptr_t)(failure ? failure : &unknown));
 }
 
 /* Copies its result. No Python code runs here before all is consistent. */
@@ -80,10 +79,7 @@ static void settle(struct operation *o, int code)
 
 static bool at_end(struct operation *o)
 {
-    int32_t rank;
-    int64_t tag;
-    uint64_t bytes;
-    return o->shortcut->entries->source(o->op, &rank, &tag, &bytes) == 0;
+    return operation_over(o->shortcut->entries, o->op);
 }
 
 /* As the engine's wait. */
@@ -104,7 +100,7 @@ static int operation_look(struct operation *o, int64_t ns)
 
 static int raise(struct operation *o)
 {
-    PyObject *error = o->error ? Py_NewRef(o->error) : make_error(o, o->code);
+    PyObject *error = o->error ? Py_NewRef(o->error) : operation_error(o->shortcut, o->code, o->failure);
     if (error && !o->error)
         o->error = Py_NewRef(error);
     refuse_raise(error);
@@ -114,7 +110,7 @@ static int raise(struct operation *o)
 /* A signal's handler raised while we waited; false: in another thread's call. */
 static bool interrupted(struct operation *o)
 {
-    PyObject *error = make_error(o, ACOMM_INTERRUPTED);
+    PyObject *error = operation_error(o->shortcut, ACOMM_INTERRUPTED, NULL);
     Py_XDECREF(error);
     return !error;
 }
@@ -148,12 +144,11 @@ bool operation_done(PyObject *self)
     return o->ended;
 }
 
-void operation_source(PyObject *self, int *rank, int64_t *tag, uint64_t *bytes)
+void operation_source(PyObject *self, int *rank, int64_t *tag)
 {
     struct operation *o = (struct operation *)self;
     *rank = o->source;
     *tag = o->tag;
-    *bytes = o->bytes;
 }
 
 /* ---- all of them ---- */

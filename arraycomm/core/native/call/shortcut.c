@@ -22,8 +22,7 @@ struct trip {
 
 static PyObject *declined(void)
 {
-    Py_INCREF(Py_NotImplemented);
-    return Py_NotImplemented;
+    return Py_NewRef(Py_NotImplemented);
 }
 
 /* ---- arguments ---- */
@@ -187,19 +186,12 @@ static bool shortcut_fits(const struct trip *t, const struct view *x, const stru
 
 /* ---- the call ---- */
 
-static PyObject *failed(struct shortcut *s, int code, const acomm_failure *failure)
-{
-    return refuse_raise(PyObject_CallFunction(s->error, "iK", code, (unsigned long long)(uintptr_t)failure));
-}
-
 /* The Operation, as run(). */
 static PyObject *shortcut_begin(struct trip *t)
 {
     int code;
     struct shortcut *s = t->s;
     acomm_op *op;
-    acomm_failure failure;
-    failure.code = 0;
     operation_reap(s);
     acomm_group *group = s->group; /* after calls that may have run Python code, which may have closed it */
     if (!group)
@@ -211,7 +203,7 @@ static PyObject *shortcut_begin(struct trip *t)
     s->calling--;
     if (code == ACOMM_UNSUPPORTED || code == ACOMM_ARGUMENT)
         return declined();
-    return code ? failed(s, code, &failure) : operation_new(s, op, t->owners[0], t->owners[1]);
+    return code ? refuse_raise(operation_error(s, code, NULL)) : operation_new(s, op, t->owners[0], t->owners[1]);
 }
 
 /* The GIL; lock: where to keep the thread's state. */
@@ -242,15 +234,13 @@ static PyObject *shortcut_run(struct trip *t)
     t->s->calling--;
     if (code == ACOMM_UNSUPPORTED || code == ACOMM_ARGUMENT)
         return declined();
-    if (code)
-        return failed(t->s, code, &failure);
-    return Py_NewRef(Py_None);
+    return code ? refuse_raise(operation_error(t->s, code, &failure)) : Py_NewRef(Py_None);
 }
 
 /* The method's result: the array, or the array with its source and tag. */
 static PyObject *made(const struct trip *t, enum work_makes makes, PyObject *make)
 {
-    PyObject *both[] = {make, t->model}, *array = makes == WORK_WRAPS ? types_wrap(NULL, both, 2) : Py_NewRef(make);
+    PyObject *array = work_array(makes, make, t->model);
     if (!array || t->call.kind != ACOMM_RECV)
         return array;
     return work_received(array, t->call.root, t->call.tag);
@@ -411,7 +401,7 @@ static PyObject *short_way(const struct shortcut_method *m, struct shortcut_base
     bool message = acomm_operations[m->kind].array == ACOMM_MESSAGE, batched = message && base->batch && PyList_Check(base->batch);
     bool begins = m->begins || batched || given[ROLE_ASYNC] == Py_True;
     if (!base->shortcut)
-        return Py_NewRef(Py_NotImplemented);
+        return declined();
     PyObject *result = take(base->shortcut, m, begins, given);
     if (batched && result && result != Py_NotImplemented && PyList_Append(base->batch, result))
         Py_CLEAR(result);

@@ -70,18 +70,15 @@ PyObject *work_received(PyObject *array, int source, int64_t tag)
 
 /* ---- waiting ---- */
 
-static int wait_elsewhere(struct work *w, PyObject *timeout)
+static int work_await(struct work *w, PyObject *timeout)
 {
+    if (operation_check(w->pending))
+        return operation_await(w->pending, timeout);
     if (w->pending == Py_None)
         return 0;
     PyObject *none = PyObject_CallMethod(w->pending, "wait", "O", timeout ? timeout : Py_None);
     Py_XDECREF(none);
     return none ? 0 : -1;
-}
-
-static int work_await(struct work *w, PyObject *timeout)
-{
-    return operation_check(w->pending) ? operation_await(w->pending, timeout) : wait_elsewhere(w, timeout);
 }
 
 static PyObject *work_wait_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
@@ -104,29 +101,22 @@ static PyObject *work_done_method(PyObject *self, PyObject *Py_UNUSED(none))
 
 /* ---- results ---- */
 
-static PyObject *make_array(struct work *w)
+PyObject *work_array(enum work_makes makes, PyObject *make, PyObject *model)
 {
-    PyObject *both[] = {w->make, w->model};
-    switch (w->makes) {
-    case WORK_CALLS:
-        return PyObject_CallFunctionObjArgs(w->make, NULL);
-    case WORK_WRAPS:
-        return types_wrap(NULL, both, 2);
-    case WORK_GIVES:
-        break;
-    }
-    return Py_NewRef(w->make);
+    PyObject *both[] = {make, model};
+    if (makes == WORK_CALLS)
+        return PyObject_CallFunctionObjArgs(make, NULL);
+    return makes == WORK_WRAPS ? types_wrap(NULL, both, 2) : Py_NewRef(make);
 }
 
 static PyObject *make_result(struct work *w)
 {
     int rank;
     int64_t tag;
-    uint64_t bytes;
-    PyObject *array = make_array(w);
+    PyObject *array = work_array(w->makes, w->make, w->model);
     if (!array || !w->receives)
         return array;
-    operation_source(w->pending, &rank, &tag, &bytes);
+    operation_source(w->pending, &rank, &tag);
     return work_received(array, rank, tag);
 }
 

@@ -232,6 +232,7 @@ static void buffer_dealloc(PyObject *self)
 int64_t buffer_count(PyObject *shape, long dtype)
 {
     int64_t count = 1, bytes;
+    bool possible = true;
     if (dtype < 0 || dtype >= ACOMM_DTYPES) {
         PyErr_Format(PyExc_ValueError, "there is no dtype number %ld", dtype);
         return -1;
@@ -240,16 +241,13 @@ int64_t buffer_count(PyObject *shape, long dtype)
         PyErr_Format(PyExc_TypeError, "a shape is a tuple of at most %d ints, got %R", NATIVE_MAX_DIMS, shape);
         return -1;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_Size(shape); i++) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(shape) && possible; i++) {
         int64_t length = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
         if (length == -1 && PyErr_Occurred())
             return -1;
-        if (length < 0 || __builtin_mul_overflow(count, length, &count)) {
-            PyErr_Format(PyExc_ValueError, "impossible shape %R", shape);
-            return -1;
-        }
+        possible = length >= 0 && !__builtin_mul_overflow(count, length, &count);
     }
-    if (__builtin_mul_overflow(count, dtype_rows[dtype].width, &bytes)) {
+    if (!possible || __builtin_mul_overflow(count, dtype_rows[dtype].width, &bytes)) {
         PyErr_Format(PyExc_ValueError, "impossible shape %R", shape);
         return -1;
     }
