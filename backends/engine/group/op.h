@@ -91,7 +91,8 @@ int64_t op_elapsed(const struct acomm_op *op);
 struct span { uint64_t offset, bytes; };
 /* Block of `rank` when every block has `count` elements, or counts[rank] where counts is given. O(rank) for uneven. */
 struct span op_block(const uint64_t *counts, uint64_t count, int rank, size_t width);
-/* Contribution of `rank` of the team to an all_gather, in the output; its result of a reduce_scatter, in the input. */
+/* What comes from `rank` of the team, in the output, as its contribution to an all_gather; what it gets, in the input, as its
+ * result of a reduce_scatter. */
 struct span op_gathered(const struct acomm_op *op, int rank);
 struct span op_scattered(const struct acomm_op *op, int rank);
 /* Bytes of all blocks together. */

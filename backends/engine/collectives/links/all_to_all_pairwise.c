@@ -13,16 +13,6 @@
 #define SHORT_RANKS 16             /* that go at once */
 #define RECEIVES 2                 /* long blocks that come at once */
 
-static struct span sent_to(const struct acomm_op *op, int rank)
-{
-    return op_block(op->send_counts, op->count, rank, op->width);
-}
-
-static struct span got_from(const struct acomm_op *op, int rank)
-{
-    return op_block(op->recv_counts, op->count, rank, op->width);
-}
-
 static uint64_t expected(const struct acomm_op *op, int rank)
 {
     return op->recv_counts ? op->recv_counts[rank] : op->count;
@@ -75,7 +65,7 @@ static int shift(struct acomm_op *op, bool at_once)
     char *aside = (char *)(list + 2 * n);
     for (int step = 0; step < n - 1; step++) {
         int to = pattern_pairwise_to(rank, n, step), from = pattern_pairwise_from(rank, n, step);
-        struct span sent = sent_to(op, to), got = got_from(op, from);
+        struct span sent = op_scattered(op, to), got = op_gathered(op, from);
         struct transfer *send = &list[2 * step], *receive = send + 1;
         *send = transfer_to(op, to, blocks_at(op->in, sent.offset), sent.bytes);
         *receive = transfer_from(op, from, at_once ? aside + got.offset : blocks_at(op->out, got.offset), got.bytes);
@@ -85,9 +75,9 @@ static int shift(struct acomm_op *op, bool at_once)
     int rc = n > 1 ? transfer_run(op, list, 2 * (n - 1)) : 0;
     for (int from = 0; from < n && !rc; from++)
         if (from == rank || at_once)
-            rc = blocks_copy_all(op, blocks_at(op->out, got_from(op, from).offset),
-                                 from == rank ? blocks_at(op->in, sent_to(op, rank).offset) : aside + (uint64_t)from * block,
-                                 got_from(op, from).bytes);
+            rc = blocks_copy_all(op, blocks_at(op->out, op_gathered(op, from).offset),
+                                 from == rank ? blocks_at(op->in, op_scattered(op, rank).offset) : aside + (uint64_t)from * block,
+                                 op_gathered(op, from).bytes);
     return rc;
 }
 
