@@ -12,7 +12,7 @@ from arraycomm.core.base import errors
 from arraycomm.core.base.printable import printable
 from arraycomm.core.interface import kinds
 
-_TYPES: dict[int, type[errors.GroupError]] = {
+_TYPES: dict[int, type[errors.DistError]] = {
     lib.ACOMM_LOST: errors.PeerLost,
     lib.ACOMM_TIMEOUT: errors.CollectiveTimeout,
     lib.ACOMM_MISMATCH: errors.CollectiveMismatch,
@@ -20,8 +20,6 @@ _TYPES: dict[int, type[errors.GroupError]] = {
     lib.ACOMM_ABORTED: errors.Aborted,
     lib.ACOMM_CLOSED: errors.Aborted,
     lib.ACOMM_INTERRUPTED: errors.Aborted,
-}
-_PLAIN: dict[int, type[errors.DistError]] = {
     lib.ACOMM_RESOURCE: errors.ResourceError,
     lib.ACOMM_SYSTEM: errors.DistNetworkError,
     lib.ACOMM_PROTOCOL: errors.DistNetworkError,
@@ -142,9 +140,9 @@ class Translator:
         told = f"{self._who}{doing}{after}: {self._cause(failure)}{partial}"
         if failure.code == lib.ACOMM_TIMEOUT and failure.mine.kind == lib.ACOMM_RECV and failure.origin == self._rank:
             told += "; the group is finished: to poll, use irecv(...).result(timeout), or probe()"
-        kind = _TYPES.get(failure.code)
-        if kind is None:
-            return _PLAIN.get(failure.code, errors.DistBackendError)(told)
+        kind = _TYPES.get(failure.code, errors.DistBackendError)
+        if not issubclass(kind, errors.GroupError):
+            return kind(told)
         return kind(told, ranks=self._culprits(failure), members=self._members, sequence=int(failure.sequence))
 
     def code(self, code: int, detail: str = "") -> Exception:
@@ -156,7 +154,4 @@ class Translator:
             return self.failure(ffi.new("acomm_failure *", {
                 "code": code, "culprit": lib.ACOMM_OTHERS, "origin": self._rank, "text": b"they have closed the group"}))
         words = ffi.string(lib.acomm_code_text(code)).decode() + (f": {detail}" if detail else "")
-        kind = _TYPES.get(code)
-        if kind is not None:
-            return kind(f"{self._who}: {words}")
-        return _PLAIN.get(code, errors.DistBackendError)(f"{self._who}: {words}")
+        return _TYPES.get(code, errors.DistBackendError)(f"{self._who}: {words}")

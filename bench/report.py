@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from .data import label
@@ -99,12 +100,6 @@ def _figures(cell: Cell | None) -> dict[str, Any] | None:
             **{name: value for name, value in asdict(cell.timing).items() if value is not None}}
 
 
-def dump_json(path: str, document: Mapping[str, Any]) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
-        file.write("\n")
-
-
 def write_json(path: str, rows: Sequence[Row], options: argparse.Namespace, about: dict[str, Any]) -> None:
     """All rows, the configuration, and `about`: where it was measured, and with which versions."""
     summary = Summary.of(rows)
@@ -128,4 +123,4 @@ def write_json(path: str, rows: Sequence[Row], options: argparse.Namespace, abou
         "out_of_bounds": {"count": summary.wrong, "okay": summary.wrong == 0},
         "average_bus_bandwidth": {"bandwidth": summary.busbw},
     }
-    dump_json(path, document)
+    Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,29 +125,26 @@ class _Bench:
         self.bytes = case.count * width * (case.size if collective.divided else 1)
 
     def out_of_place(self) -> Cell:
-        x, out = self._input(), self._output()
-        call = self.collective.call(self.group, x, out, self.case, self.op)
-        timing = measure(self.group, call, self.plan)
-        wrong = 0
-        for _ in range(self.checks):
-            # A previously correct output would hide a call that writes nothing.
-            out = self._output()
-            wrong += self._wrong(self.collective.call(self.group, x, out, self.case, self.op)())
-        return self._cell(timing, wrong)
+        x = self._input()
+
+        def call() -> Call:  # each time another output: a previously correct one would hide a call that writes nothing
+            return self.collective.call(self.group, x, self._output(), self.case, self.op)
+
+        return self._cell(call(), lambda: call()())
 
     def in_place(self, shared: Shared) -> Cell:
         # Zeros stay zeros: repeated sums of anything else would run into infinities, which some kernels find slow.
         call, _ = self._in_place_call(shared, np.zeros(shared.total, numpy_dtype(self.case.dtype)))
-        timing = measure(self.group, call, self.plan)
-        wrong = 0
-        for _ in range(self.checks):
+
+        def result() -> Any:
             host = poison(shared.total, self.case.dtype)
             if self.collective.given(self.case):
                 host[slice(*shared.x)] = self._values(shared.x[1] - shared.x[0])
             call, out = self._in_place_call(shared, host)
             result = call()
-            wrong += self._wrong(result if out is None else out)
-        return self._cell(timing, wrong)
+            return result if out is None else out
+
+        return self._cell(call, result)
 
     def _in_place_call(self, shared: Shared, host: Array) -> tuple[Call, Any]:
         """The call, and the array that it writes."""
@@ -156,7 +153,10 @@ class _Bench:
         x, out = (part and (array if part == whole else array[slice(*part)]) for part in (shared.x, shared.out))
         return self.collective.call(self.group, x, out, self.case, self.op), out
 
-    def _cell(self, timing: Timing, wrong: int) -> Cell:
+    def _cell(self, call: Call, result: Callable[[], Any]) -> Cell:
+        """Times the call, then checks results of calls with arrays of their own."""
+        timing = measure(self.group, call, self.plan)
+        wrong = sum(self._wrong(result()) for _ in range(self.checks))
         total = int(over_ranks(self.group, np.array([wrong])).sum()) if self.checks else None
         algbw = self.bytes / timing.time / 1e3 if timing.time else 0.0
         return Cell(timing, algbw, algbw * self.collective.factor(self.case.size), total)

@@ -158,16 +158,12 @@ def _picks(cells: Sequence[Cell], table: Sequence[Pick], path: Sequence[str]) ->
         picks += [pick for pick in table if pick.up_to is not None and pick.up_to < cells[0].size]
     for low, high in zip(range(len(cells)), range(1, len(cells)), strict=False):
         between = [pick for pick in table if pick.up_to is not None and cells[low].size <= pick.up_to < cells[high].size]
-        if (path[low], path[high]) == (own[low], own[high]) or (path[low], path[high]) in _steps(between, own[high]):
+        if path[low] in [own[low], *(pick.name for pick in between[:1])] and path[high] == own[high]:
             picks += between
         elif path[low] != path[high]:
             picks.append(Pick(path[low], _between(cells[low].size, cells[high].size)))
     beyond = [pick for pick in table if pick.up_to is None or pick.up_to >= cells[-1].size]
     return simplified([*picks, *(beyond if path[-1] == own[-1] else [Pick(path[-1], None)])])
-
-
-def _steps(between: Sequence[Pick], last: str) -> list[tuple[str, str]]:
-    return [(between[0].name, last)] if between else []
 
 
 def _between(low: int, high: int) -> int:

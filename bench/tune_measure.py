@@ -7,9 +7,9 @@ whatever the machine does meanwhile. A round goes through all cells, in each of 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -52,7 +52,6 @@ class _Runner:
     group: Any
     call: Call
     calls: int = 1
-    times: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -116,13 +115,11 @@ def _contender(group: Any, transport: str, candidates: dict[str, list[str]], pla
     with environment({"ARRAYCOMM_TRANSPORT": _SETTINGS[transport], "ARRAYCOMM_ALGORITHM": told}):
         made = stack.enter_context(group.split(0))
     count = max(size // _WIDTH, group.size)
-    if transport == "symmetric":
-        arrays = tuple(made.empty((count,), "float32") for _ in range(2))
-    else:
-        arrays = tuple(np.empty(count, np.float32) for _ in range(2))
-    for array in arrays:
+    make: Callable[..., Any] = made.empty if transport == "symmetric" else np.empty
+    x, out = make((count,), "float32"), make((count,), "float32")
+    for array in (x, out):
         array.fill(0)  # repeated sums stay 0, and the pages are faulted in
-    return made, (arrays[0], arrays[1])
+    return made, (x, out)
 
 
 def _call(group: Any, arrays: tuple[Any, Any], operation: str, case: Case) -> Call:

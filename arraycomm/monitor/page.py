@@ -179,7 +179,7 @@ class DebugServer:
 
     def _forget(self) -> None:
         if self._recorder is not None:
-            self._recorder.forget()
+            self._recorder.stop()  # the board belongs to the parent
         atexit.unregister(self._exited)
         self._recorder, self._process, self._page, self._closed = None, None, None, True
 

@@ -50,10 +50,6 @@ class Recorder(Recording):
         for group in self.rows:
             detach(group, self)
 
-    def forget(self) -> None:
-        """Called in a forked child: the board belongs to the parent."""
-        self.stop()
-
     def closed(self, group: Group) -> None:
         detach(group, self)
         if group is self._world:

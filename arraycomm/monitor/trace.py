@@ -64,11 +64,8 @@ def offsets(ranks: Sequence[Rank]) -> dict[str, float]:
 def merge(ranks: Sequence[Rank]) -> list[dict[str, Any]]:
     """All events in order of time, from 0 on, on one clock; their process is the rank."""
     known = offsets(ranks)
-    moved = []
-    for rank in ranks:
-        offset = known[rank.about["clock"]]
-        for event in rank.events:
-            moved.append({**event, "ts": event["ts"] + offset} if "ts" in event else event)
+    moved = [{**event, "ts": event["ts"] + known[rank.about["clock"]]} if "ts" in event else event
+             for rank in ranks for event in rank.events]
     start = min((event["ts"] for event in moved if "ts" in event), default=0.0)
     for event in moved:
         if "ts" in event:

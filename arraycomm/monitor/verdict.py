@@ -96,12 +96,9 @@ def _missing(record: dict[str, Any], reports: dict[int, Report], members: dict[s
     peer = record.get("dest", record.get("source"))
     if "sequence" not in record:
         return (there[peer],) if peer in there else ()
-    found = []
-    for rank in sorted(there.values()):
-        begun = next(group["begun"] for group in reports[rank]["groups"] if group["group"] == record["group"])
-        if begun < record["sequence"]:
-            found.append(rank)
-    return tuple(found)
+    begun = {rank: next(group["begun"] for group in reports[rank]["groups"] if group["group"] == record["group"])
+             for rank in sorted(there.values())}
+    return tuple(rank for rank, number in begun.items() if number < record["sequence"])
 
 
 # ---- in words ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import sys
@@ -56,17 +57,9 @@ class Library:
         return settings.get_flag("ARRAYCOMM_MPI_GPU") if settings.get("ARRAYCOMM_MPI_GPU") else bool(self.facts().gpus)
 
 
-_open: list[Library] = []  # at most one: a process can have one MPI
-
-
+@functools.cache
 def load() -> Library:
-    """The library of this process. Raises DistBackendError with the searched places and a remedy."""
-    if not _open:
-        _open.append(_load())
-    return _open[0]
-
-
-def _load() -> Library:
+    """The library of this process, which can have one MPI. Raises DistBackendError with the searched places and a remedy."""
     tried = []
     _refuse_second(settings.get(_VARIABLE))
     for origin, path in candidates():
@@ -126,8 +119,5 @@ def _launchers() -> Iterator[str]:
 
 
 def _inside(folder: str) -> list[str]:
-    found: dict[str, None] = {}
-    for name in _names():
-        for path in sorted(glob.glob(os.path.join(glob.escape(folder), name))):
-            found[path] = None
-    return list(found)
+    return list(dict.fromkeys(
+        path for name in _names() for path in sorted(glob.glob(os.path.join(glob.escape(folder), name)))))

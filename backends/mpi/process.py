@@ -85,10 +85,6 @@ def world(library: Library, environ: Mapping[str, str] = os.environ) -> tuple[in
     return rank, size
 
 
-def _failed() -> bool:
-    return getattr(sys, "last_value", None) is not None
-
-
 def _end(library: Library, ours: bool) -> None:
     """Exit handler. Closes open communicators first, which notifies the peers. ours: MPI was initialised here.
 
@@ -107,6 +103,6 @@ def _end(library: Library, ours: bool) -> None:
     ending.start()
     # MPI_Finalize is collective. After an error the peers may wait for this rank: then mpirun, which sees a process
     # end without it, ends the job. After a death Open MPI's does not always end.
-    ending.join(_PATIENCE if _failed() or died.is_set() else None)
+    ending.join(_PATIENCE if error is not None or died.is_set() else None)
     if ending.is_alive():
         log().warning("MPI_Finalize has not ended within %g s: this process ends without it", _PATIENCE)

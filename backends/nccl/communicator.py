@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from arraycomm.core.arrays.buffer import Buffer
@@ -247,7 +247,8 @@ class NcclCommunicator(Operations):
     # ---- batches ----
 
     @contextmanager
-    def _grouping(self) -> Iterator[None]:
+    def batch(self) -> Iterator[None]:
+        """One ncclGroupStart/ncclGroupEnd, also for collectives: the calls start together."""
         with self.lock, self.cuda.on(self.device):
             self.check_ready()
             self.nccl.ncclGroupStart()
@@ -277,10 +278,6 @@ class NcclCommunicator(Operations):
                 for work in works:
                     work.error, work.ended = self.failure, True
                 self.broken(self.failure)  # now the handle can be aborted
-
-    def batch(self) -> AbstractContextManager[None]:
-        """One ncclGroupStart/ncclGroupEnd, also for collectives: the calls start together."""
-        return self._grouping()
 
     # ---- groups ----
 

@@ -40,10 +40,8 @@ def make(nccl: Library, options: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     """
     made, alive = nccl.ffi.new("ncclConfig_t *"), []
     made.size, made.magic, made.version = _size(nccl), MAGIC, min(nccl.version, _KNOWN)
-    for name in CONFIG:
-        if name not in _STRINGS:
-            setattr(made, name, UNSET)
-    for name, value in ({"blocking": 1} | dict(options)).items():
+    values: dict[str, Any] = dict.fromkeys(CONFIG.keys() - _STRINGS, UNSET)
+    for name, value in (values | {"blocking": 1} | dict(options)).items():
         if name in _STRINGS:
             alive.append(nccl.ffi.new("char[]", str(value).encode()))
             setattr(made, name, alive[-1])

@@ -11,7 +11,6 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -189,19 +188,15 @@ class Watcher:
             if any([_tick(communicator) for communicator in list(self._watched)]):
                 self.wake()
 
-    def after_fork(self) -> None:
-        """Resets the state in a forked child: it has no watcher thread, and the communicators belong to the parent."""
-        self.__init__()  # type: ignore[misc]
 
-
-def _tick(communicator: object) -> bool:
-    tick: Callable[[], bool] = communicator.tick  # type: ignore[attr-defined]
+def _tick(communicator: Any) -> bool:
     try:
-        return tick()
+        return bool(communicator.tick())
     except Exception:
         log().exception("the thread that watches NCCL's operations")
         return False
 
 
 watcher = Watcher()
-os.register_at_fork(after_in_child=watcher.after_fork)
+# A forked child has no watcher thread, and the communicators belong to the parent.
+os.register_at_fork(after_in_child=watcher.__init__)  # type: ignore[misc]

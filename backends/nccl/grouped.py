@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from arraycomm.core.arrays.buffer import Buffer
@@ -20,10 +21,7 @@ _BLOCKS, _BLOCK = 32, 16384  # of NCCL's kernel: the maximum number of blocks, a
 
 def _starts(sizes: Sequence[int], start: int) -> list[int]:
     """The address of each part."""
-    addresses = [start]
-    for size in sizes:
-        addresses.append(addresses[-1] + size)
-    return addresses
+    return list(accumulate(sizes, initial=start))
 
 
 def _parts(count: int, width: int) -> Iterator[tuple[int, int]]:

@@ -123,12 +123,9 @@ class Handle:
 
     def register(self, pointer: int, nbytes: int, timeout: float, flags: int) -> int:
         """A registration for deregister(); 0 if NCCL does not use it. Collective. The pointer is from ncclMemAlloc."""
-        out, comm = self.nccl.ffi.new("uintptr_t *"), self.comm
-        if self.nccl.has("ncclCommWindowRegister"):
-            name = "ncclCommWindowRegister"
-            arguments: tuple[Any, ...] = (comm, pointer, nbytes, out, flags)
-        else:
-            name, arguments = "ncclCommRegister", (comm, pointer, nbytes, out)
+        out, windows = self.nccl.ffi.new("uintptr_t *"), self.nccl.has("ncclCommWindowRegister")
+        name = "ncclCommWindowRegister" if windows else "ncclCommRegister"
+        arguments = (self.comm, pointer, nbytes, out, *([flags] if windows else []))
         end = time.monotonic() + timeout
         code = self._apart(name, lambda: int(getattr(self.nccl, name)(*arguments)), timeout)
         self.settle(code, name, end - time.monotonic())  # only now is the window of a non-blocking communicator valid

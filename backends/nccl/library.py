@@ -3,6 +3,7 @@ compiled."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,18 +75,13 @@ def translate(nccl: Library, code: int, doing: str, comm: int = 0) -> DistError:
     return CollectiveTimeout(text) if code == TIMEOUT else DistBackendError(text)
 
 
-_loaded: dict[str, Library] = {}  # by the value of ARRAYCOMM_NCCL_LIBRARY
-
-
 def library() -> Library:
     """The library of this process. Raises DistBackendError that names the missing part."""
-    chosen = settings.get(VARIABLE)
-    if chosen not in _loaded:
-        _loaded[chosen] = _load()
-    return _loaded[chosen]
+    return _load(settings.get(VARIABLE))
 
 
-def _load() -> Library:
+@functools.cache
+def _load(_chosen: str) -> Library:
     return Library(*bind(source(), VARIABLE, _guesses(), f"the library of NCCL, {_NAME}, is missing", _INSTALL))
 
 

@@ -40,8 +40,7 @@ def open_world(meeting: Rendezvous, name: str, timeout: float, options: Mapping[
 
 
 def _device(cuda: Runtime, place: int) -> int:
-    current = cuda.device()  # a device other than 0 is the program's choice
-    return current or place % cuda.device_count()
+    return cuda.device() or place % cuda.device_count()  # a device other than 0 is the program's choice
 
 
 def connect(nccl: Library, cuda: Runtime, host: Communicator, device: int, timeout: float, options: Mapping[str, Any],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 from collections.abc import Sequence
 from hashlib import sha256
@@ -103,7 +102,8 @@ class SocketCommunicator(EngineCommunicator):
                      for member, host in zip(self._members, hosts, strict=True)]
         keep = (*(ffi.new("int32_t[]", numbers) for numbers in (self._members, hosts, processes)),
                 *(ffi.new("char[]", text.encode()) for text in (algorithms, *tuned)))
-        segment = self._share(local, sizes, watch) if len(local) > 1 else None
+        segment = None if len(local) == 1 else self._endpoint.share_segment(
+            self._id, self._members, local, *sizes, world=self._owns, watch=watch)
         options = ffi.new("acomm_group_options *", {
             "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1], "processes": keep[2],
             "local": here, "oversubscribed": self._oversubscribed,
@@ -120,9 +120,6 @@ class SocketCommunicator(EngineCommunicator):
             wanted = f", to map the memory that {len(local)} ranks share" if segment else ""
             raise self._translate.code(code, os.strerror(ffi.errno) + wanted)
         return out[0]
-
-    def _share(self, local: Sequence[int], sizes: Sequence[int], watch: Watch | None) -> io.FileIO:
-        return self._endpoint.share_segment(self._id, self._members, local, *sizes, world=self._owns, watch=watch)
 
     def _tuned(self) -> list[str]:
         """Applies the selection file to this group. World rank 0 logs a notice if the file has no matching entry."""

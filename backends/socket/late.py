@@ -148,8 +148,6 @@ def _stacks(only: str) -> str:
     frames, main = sys._current_frames(), threading.main_thread()
     theirs = [thread for thread in threading.enumerate()
               if (thread.name == only if only else thread is main or not thread.name.startswith("arraycomm-"))]
-    found = []
-    for thread in sorted(theirs, key=lambda thread: thread is not main)[:_THREADS]:
-        if thread.ident in frames:
-            found.append(f"  thread {thread.name}\n" + "".join(traceback.format_stack(frames[thread.ident], _FRAMES)))
-    return "".join(found)
+    shown = sorted(theirs, key=lambda thread: thread is not main)[:_THREADS]
+    return "".join(f"  thread {thread.name}\n" + "".join(traceback.format_stack(frames[thread.ident], _FRAMES))
+                   for thread in shown if thread.ident in frames)

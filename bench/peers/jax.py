@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -90,13 +91,8 @@ class Contender(Peer):
         evens = range(0, self.size - 1, 2)
         there = self._compiled(partial(self.jax.lax.ppermute, axis_name="r", perm=[(r, r + 1) for r in evens]))
         back = self._compiled(partial(self.jax.lax.ppermute, axis_name="r", perm=[(r + 1, r) for r in evens]))
-        turns = [there, back]
-
-        def step() -> Any:
-            turns.reverse()
-            return turns[1](x)
-
-        return step
+        turns = cycle([there, back])
+        return lambda: next(turns)(x)
 
     def barrier(self) -> None:
         self._barrier(self._one)

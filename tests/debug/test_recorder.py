@@ -156,7 +156,7 @@ def test_a_child_of_the_rank_writes_nothing_on_its_board(group: arraycomm.Group)
     if not child:
         signal.alarm(30)  # ends it where it hangs
         recorder._lock.acquire()  # as by a thread of the rank at the fork
-        recorder.forget()
+        recorder.stop()
         try:
             pending[0].wait()
         except RuntimeError:  # it is its parent's

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 from ..base.errors import DeviceError
@@ -114,11 +115,8 @@ def _holding(first: Buffer, buffers: Sequence[Buffer], readonly: bool) -> Buffer
 
 
 def _split(whole: Buffer, buffers: Sequence[Buffer]) -> list[tuple[Buffer, Buffer]]:
-    pairs, start = [], 0
-    for buffer in buffers:
-        pairs.append((whole.part(start, (buffer.count,)), buffer))
-        start += buffer.count
-    return pairs
+    starts = accumulate((buffer.count for buffer in buffers), initial=0)
+    return [(whole.part(start, (buffer.count,)), buffer) for start, buffer in zip(starts, buffers, strict=False)]
 
 
 def joined(buffers: Sequence[Buffer]) -> Buffer:

@@ -115,12 +115,12 @@ def _bytes(array: Any, refused: TypeError) -> _Found:
         if str(array.dtype).removeprefix("torch.").upper() in DType.__members__:
             raise refused  # rejected for another reason than its dtype
         return _of_torch(array)
-    try:
-        view = memoryview(array) if refused.__cause__ is None else None  # one that was refused for its format, and is sound else
-    except TypeError:
-        view = None
-    if view is None:
+    if refused.__cause__ is not None:  # not for its format alone
         raise refused
+    try:
+        view = memoryview(array)
+    except TypeError:
+        raise refused from None
     return _of_buffer(view)
 
 
@@ -152,11 +152,7 @@ def _of_numpy(array: Any) -> _Found:
     carrier = plain[..., None].view(numpy.uint8)
     if isinstance(array, numpy.generic):
         carrier.flags.writeable = False  # a copy
-
-    def restore(found: Any) -> Any:
-        return found.view(descr).reshape(found.shape[:-1])
-
-    return name, carrier, restore
+    return name, carrier, lambda found: found.view(descr).reshape(found.shape[:-1])
 
 
 # ---- torch ----

@@ -90,9 +90,8 @@ DEVICE_TYPES: dict[str, frozenset[int]] = {
 
 def device_name(code: int) -> str:
     """Of a DLPack device type, for messages."""
-    for kind in DeviceType:
-        if kind == code:
-            return kind.name.lower()
+    if code in tuple(DeviceType):
+        return DeviceType(code).name.lower()
     return next((name for name, types in DEVICE_TYPES.items() if code in types), f"number {code} of DLPack's")
 
 

@@ -67,11 +67,9 @@ def select(pattern: str, among: list[Interface]) -> list[Interface]:
 
     `^=` excludes exact names. This is NCCL_SOCKET_IFNAME's grammar. Raises DistNetworkError when nothing is left.
     """
-    rest = pattern
-    exclude = rest.startswith("^")
-    rest = rest[exclude:]
+    exclude, rest = pattern.startswith("^"), pattern.removeprefix("^")
     exact = rest.startswith("=")
-    names = [name.strip() for name in rest[exact:].split(",") if name.strip()]
+    names = [name.strip() for name in rest.removeprefix("=").split(",") if name.strip()]
 
     def fits(interface: Interface, name: str) -> bool:
         return interface.name == name if exact else interface.name.startswith(name)

@@ -80,11 +80,6 @@ class TraceFile(Flight):
             self._due = now + _INTERVAL_NS
             self._full()
 
-    def _take(self) -> list[tuple[Entry, int, bytes | None]]:
-        with self._lock:
-            kept, self._kept = self._kept, []
-        return kept
-
     def _full(self) -> None:
         if self._writing.acquire(blocking=False):  # else another thread is writing: the next operation retries
             try:
@@ -96,7 +91,9 @@ class TraceFile(Flight):
         """No effect in a forked child: the parent writes these events."""
         if self.ours():
             with self._writing:
-                text = b"".join(self._event(*told) for told in self._take()) + last
+                with self._lock:
+                    kept, self._kept = self._kept, []
+                text = b"".join(self._event(*told) for told in kept) + last
                 try:
                     while text and not self._file.closed:
                         text = text[self._file.write(text):]

@@ -208,14 +208,10 @@ def _watched(name: str) -> Callable[..., Any]:
     return method
 
 
-def _declined(*_: Any, **__: Any) -> Any:
-    return NotImplemented
-
-
 for _name in RECORDED:
     setattr(Watched, _name, _watched(_name))
     if hasattr(Group, f"_plain_{_name}"):
-        setattr(Watched, f"_plain_{_name}", _declined)
+        setattr(Watched, f"_plain_{_name}", lambda *_, **__: NotImplemented)
 
 
 def attach(group: Group, watcher: Watcher) -> None:

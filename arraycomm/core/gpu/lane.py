@@ -66,18 +66,19 @@ class Lane:
     def pack(self, buffer: Buffer, slices: list[tuple[int, int]], to: int) -> None:
         """Enqueues the copy of slices (first element, elements) of a device array, one after the other, to `to`."""
         for device, pitch, packed, run, rows in _rows(buffer, slices, to):
-            if rows > 1:
-                self.cuda.copy_rows(packed, run, device, pitch, run, rows, TO_HOST, self.down)
-            else:
-                self.cuda.copy(packed, device, run, TO_HOST, self.down)
+            self._copy((packed, run), (device, pitch), run, rows, TO_HOST, self.down)
 
     def unpack(self, buffer: Buffer, slices: list[tuple[int, int]], source: int) -> None:
         """The reverse of pack(): from pinned memory to the array."""
         for device, pitch, packed, run, rows in _rows(buffer, slices, source):
-            if rows > 1:
-                self.cuda.copy_rows(device, pitch, packed, run, run, rows, TO_DEVICE, self.up)
-            else:
-                self.cuda.copy(device, packed, run, TO_DEVICE, self.up)
+            self._copy((device, pitch), (packed, run), run, rows, TO_DEVICE, self.up)
+
+    def _copy(self, to: tuple[int, int], source: tuple[int, int], run: int, rows: int, kind: int, stream: int) -> None:
+        """to, source: an address, and the bytes from a row to the next."""
+        if rows > 1:
+            self.cuda.copy_rows(*to, *source, run, rows, kind, stream)
+        else:
+            self.cuda.copy(to[0], source[0], run, kind, stream)
 
     def wait(self, event: Event, deadline: float, doing: str) -> None:
         """Blocks the host until the event has completed; CollectiveTimeout. It polls, because CUDA has no wait with a timeout."""

@@ -7,6 +7,7 @@ k-th slice of every block, so that each piece is the same operation on fewer ele
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 PIECE_BYTES = 4 << 20  # per input or output: long compared with a copy's latency, short compared with the arrays to segment
@@ -33,9 +34,5 @@ def counts(blocks: Blocks, index: int, per_piece: int) -> list[int]:
 
 def slices(blocks: Blocks, index: int, per_piece: int) -> list[tuple[int, int]]:
     """(first element, elements) in the array for each block, without exhausted blocks."""
-    found, start = [], 0
-    for block, count in zip(blocks, counts(blocks, index, per_piece), strict=True):
-        if count:
-            found.append((start + index * per_piece, count))
-        start += block
-    return found
+    starts = accumulate(blocks, initial=index * per_piece)
+    return [(start, count) for start, count in zip(starts, counts(blocks, index, per_piece), strict=False) if count]

@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, TypeVar
+from typing import Any
 
 from ..arrays.buffer import Buffer
 from ..arrays.dlpack import overlaps
@@ -25,8 +25,6 @@ from .lane import LONGEST_NAP, PATIENCE, Lane
 from .operation import Held, Operation, Side, StagedWork
 from .pinned import Pool
 from .runtime import Runtime, runtime, unavailable
-
-_Work = TypeVar("_Work", bound=Work)
 
 _pools: list[Pool] = []  # one per process: pinned memory is shared by all devices and groups
 
@@ -69,7 +67,10 @@ class Staged:
         operation = self._operation(kind, src, dst, op, root, counts, receives, layout, deadline)
         self._settle_before(operation.touches)
         work = self._carry_out(operation, operation.touches[0].device_index, async_op, self._failed)
-        return None if work is None else Held(self._begun(work))
+        if work is None:
+            return None
+        self._under_way.append(weakref.ref(work))
+        return Held(work)
 
     def _operation(self, kind: Kind, src: Buffer | None, dst: Buffer | None, op: ReduceOp | None, root: int,
                    counts: Sequence[int] | None, receives: Sequence[int] | None, layout: int, deadline: float) -> Operation:
@@ -117,11 +118,6 @@ class Staged:
         except BaseException as error:
             raise fail(operation, error) from error.__cause__
         return None
-
-    def _begun(self, work: _Work) -> _Work:
-        """work: has `ended` and `writes` (the Buffer of its result)."""
-        self._under_way.append(weakref.ref(work))
-        return work
 
     def _settle_before(self, touches: Sequence[Buffer]) -> None:
         """Keeps call order: results that are still to be uploaded are written before a later operation reads them."""

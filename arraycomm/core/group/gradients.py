@@ -8,9 +8,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from ..arrays.buffer import Buffer
-from ..arrays.codec import as_bytes
 from ..arrays.dlpack import adopt, allocate, resolve, resolve_out, wrap
-from ..arrays.joined import copy
+from ..arrays.joined import clear, copy
 from ..arrays.types import DeviceType, DType, ReduceOp
 from . import arguments, buckets
 from .exchange import gather_integers, same_values
@@ -236,5 +235,5 @@ def _zeros(template: Any, index: int) -> Any:
     if not _on_host(buffer):
         raise ValueError(f"array {index} lies on a device: push zeros there for a gradient that this rank does not have")
     zeros = allocate(buffer.shape, buffer.dtype)
-    memoryview(as_bytes(zeros))[:] = bytes(zeros.nbytes)
+    clear(zeros)
     return wrap(zeros, template)

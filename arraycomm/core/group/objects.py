@@ -101,8 +101,7 @@ class ObjectCollectives(Part):
         if self.rank == root:
             memoryview(whole)[:] = data[0]
         self.broadcast(whole, root, out=whole, timeout=timeout)
-        found: Any = obj if self.rank == root else _object(memoryview(whole), root, allow_pickle)
-        return found  # type: ignore[no-any-return]
+        return obj if self.rank == root else _object(memoryview(whole), root, allow_pickle)  # type: ignore[return-value]
 
     def scatter_objects(self, objs: Sequence[_T] | None = None, root: int = 0, *, allow_pickle: bool = False,
                         timeout: float | None = None) -> _T:
@@ -128,8 +127,8 @@ class ObjectCollectives(Part):
         whole = b"".join((len(one).to_bytes(_LENGTH, "little") + one).ljust(part.count, b"\0") for one in data)
         self.scatter(_readable(whole) if self.rank == root else None, root, out=part, timeout=timeout)
         view = memoryview(part)
-        found: Any = _object(view[_LENGTH : _LENGTH + int.from_bytes(view[:_LENGTH], "little")], root, allow_pickle)
-        return found  # type: ignore[no-any-return]
+        end = _LENGTH + int.from_bytes(view[:_LENGTH], "little")
+        return _object(view[_LENGTH:end], root, allow_pickle)  # type: ignore[no-any-return]
 
     def send_object(self, obj: object, dest: int, tag: int = 0, *, allow_pickle: bool = False,
                     timeout: float | None = None) -> Work[None] | None:
@@ -351,8 +350,5 @@ def _readable(data: bytes) -> Buffer:
 
 
 def _parts(whole: Buffer, sizes: Sequence[int], allow_pickle: bool) -> list[Any]:
-    view, start, found = memoryview(whole), 0, []
-    for rank, size in enumerate(sizes):
-        found.append(_object(view[start : start + size], rank, allow_pickle))
-        start += size
-    return found
+    view, ends = memoryview(whole), itertools.accumulate(sizes, initial=0)
+    return [_object(view[start:end], rank, allow_pickle) for rank, (start, end) in enumerate(itertools.pairwise(ends))]

@@ -134,7 +134,7 @@ def open_group(meeting: Rendezvous, chosen: Mapping[Backend, frozenset[int]], ti
 
 def began(group: Group, routes: Sequence[Route]) -> None:
     """The steps after the opening of a world, on all ranks."""
-    _announce(group, group.name, routes)
+    _announce(group, routes)
     for variable, likely in settings.unknown().items() if not group.rank else ():
         log().warning("%s is no setting of arraycomm and changes nothing%s", variable, f"; is {likely} meant?" if likely else "")
     folder = settings.get("ARRAYCOMM_TRACE")
@@ -142,12 +142,12 @@ def began(group: Group, routes: Sequence[Route]) -> None:
         _trace(group, folder)
 
 
-def _announce(group: Group, name: str, routes: Sequence[Route]) -> None:
+def _announce(group: Group, routes: Sequence[Route]) -> None:
     """One line at INFO of the logger "arraycomm". Only if `logging` is loaded already: loading it takes as long as init()."""
     logger = getattr(sys.modules.get("logging"), "getLogger", lambda _: None)("arraycomm")
     if logger is not None and logger.isEnabledFor(_INFO):
         about = [getattr(route.communicator, "about", "") for route in routes]  # a user's backend may lack it
-        logger.info("group %r is open: rank %d of %d, %s", name, group.rank, group.size,
+        logger.info("group %r is open: rank %d of %d, %s", group.name, group.rank, group.size,
                     ", ".join(filter(None, [f"backend {group.backend}", *about])))
 
 

@@ -196,13 +196,9 @@ def register() -> None:
 
 
 def plug() -> None:
-    """Installs the collectives if ARRAYCOMM_JAX is set, before JAX makes its backend."""
+    """Installs the collectives if ARRAYCOMM_JAX is set, before JAX makes its backend; jax.distributed.initialize() is called
+    unless the program has."""
     register()
-    _join()
-
-
-def _join() -> None:
-    """Runs jax.distributed.initialize() unless the program has."""
     if not jax.distributed.is_initialized() and meet().size > 1:
         address = coordinator()
         jax.distributed.initialize(address, meet().size, meet().rank, cluster_detection_method="deactivate",

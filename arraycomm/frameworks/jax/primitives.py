@@ -69,10 +69,8 @@ def _batched(operands: Any, dims: Any, *, call: Call) -> tuple[Any, Any]:
     if call.kind in _CUT:  # the first dimension is the one that is cut
         result = primitive.bind(jnp.moveaxis(x, dim, 1), call=call)
         return result, 1 if call.kind == "all_to_all" else 0
-    if call.kind == "send":
-        return primitive.bind(jnp.moveaxis(x, dim, 0), call=call), []
-    if call.kind == "recv":
-        return primitive.bind(jnp.moveaxis(x, dim, 0), call=call), 0
+    if call.kind in ("send", "recv"):
+        return primitive.bind(jnp.moveaxis(x, dim, 0), call=call), [] if call.kind == "send" else 0
     return primitive.bind(x, call=call), dim
 
 

@@ -18,12 +18,8 @@ __all__ = ["FileStore", "HashStore", "PrefixStore", "Store", "TCPStore", "TorchS
 
 def __getattr__(name: str) -> Any:
     """Loads the rarely used stores on demand."""
-    if name == "FileStore":
-        from .file import FileStore
+    if name in ("FileStore", "TorchStore"):
+        from importlib import import_module
 
-        return FileStore
-    if name == "TorchStore":
-        from .torch import TorchStore
-
-        return TorchStore
+        return getattr(import_module(f".{name.removesuffix('Store').lower()}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
