@@ -64,10 +64,9 @@ class Contender(Peer):
             "reduce_scatter": partial(_first(dist, "reduce_scatter_single", "reduce_scatter_tensor"), out, x),
             "all_to_all": partial(dist.all_to_all_single, out, x),
             "broadcast": partial(dist.broadcast, out, 0),
+            "sendrecv": self.one_way(partial(dist.send, x), partial(dist.recv, out)),
             "barrier": dist.barrier,
         }
-        if operation == "sendrecv":
-            return self.one_way(partial(dist.send, x), partial(dist.recv, out))
         return calls[operation]
 
     def barrier(self) -> None:

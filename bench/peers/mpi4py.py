@@ -79,10 +79,9 @@ class Contender(Peer):
             "broadcast": partial(comm.Bcast, got, 0),
             "scan": partial(comm.Scan, given, got),
             "exscan": partial(comm.Exscan, given, got),
+            "sendrecv": self.one_way(partial(comm.Send, given), partial(comm.Recv, got)),
             "barrier": comm.Barrier,
         }
-        if operation == "sendrecv":
-            return self.one_way(partial(comm.Send, given), partial(comm.Recv, got))
         return calls[operation]
 
     def barrier(self) -> None:

@@ -154,9 +154,7 @@ def hint(array: Any, *, keys: bool = False) -> str | None:
         )
     if derives(array, "jax", "Array"):
         return _jax_hint(array, keys)
-    if derives(array, "torch", "Tensor"):
-        return _torch_hint(array)
-    return None
+    return _torch_hint(array) if derives(array, "torch", "Tensor") else None
 
 
 def _jax_hint(array: Any, keys: bool) -> str | None:

@@ -159,7 +159,3 @@ def jax_key_of(impl: Any, *data: Any) -> Any:
 def torch_dtype_of(name: Any) -> Any:
     torch = sys.modules["torch"]
     return typed(torch.dtype, vars(torch).get(typed(str, name)))
-
-
-def size_of(*lengths: Any) -> Any:
-    return sys.modules["torch"].Size([typed(int, length) for length in lengths])

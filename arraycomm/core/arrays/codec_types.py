@@ -259,10 +259,6 @@ def _namedtuple_of(cls: Any, values: Any) -> Any:
     return tuple.__new__(cls, values)
 
 
-def _is_registered(obj: Any) -> bool:
-    return _REGISTERED.get(_name(type(obj)), (None,))[0] is type(obj)
-
-
 def _registered_parts(obj: Any) -> list[Any]:
     name = _name(type(obj))
     return [name, _REGISTERED[name][1](obj)]
@@ -285,17 +281,13 @@ def _error_parts(obj: BaseException) -> list[str]:
     return [_name(type(obj)).removeprefix("builtins."), text]
 
 
-def _error_of(name: str, text: str) -> RemoteError:
-    return RemoteError(typed(str, name), typed(str, text))
-
-
 # ---- the table. A row's index is its number in the encoding. ----
 
-Row("builtins.object", _registered_parts, _registered_of, _is_registered)  # first: a program's word counts more than a row
+# First: a program's word counts more than a row.
+Row("builtins.object", _registered_parts, _registered_of, lambda obj: _REGISTERED.get(_name(type(obj)), (None,))[0] is type(obj))
 Row("builtins.tuple", tuple, lambda *items: items)
-Row("builtins.set", lambda obj: codec_keys.check(obj), lambda *members: set(codec_keys.check(members)))
-Row("builtins.frozenset", lambda obj: codec_keys.check(obj),
-    lambda *members: frozenset(codec_keys.check(members)))
+Row("builtins.set", codec_keys.check, lambda *members: set(codec_keys.check(members)))
+Row("builtins.frozenset", codec_keys.check, lambda *members: frozenset(codec_keys.check(members)))
 Row("builtins.dict", _flat, lambda *flat: _paired(flat))  # for keys that are no plain values
 Row("builtins.int", lambda obj: [obj.to_bytes(obj.bit_length() // 8 + 1, "little", signed=True)],  # beyond 64 bits
     lambda data: int.from_bytes(typed(bytes, data), "little", signed=True))
@@ -324,7 +316,8 @@ Row("datetime.timezone", lambda obj: obj.__getinitargs__(), _timezone_of)
 for _path in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"):
     Row(f"pathlib.{_path}", lambda obj: [str(obj)], _of(f"pathlib.{_path}", str))
 Row("enum.Enum", _enum_parts, _enum_of, derives_from("enum.Enum"))
-Row("builtins.BaseException", _error_parts, _error_of, derives_from("builtins.BaseException"))
+Row("builtins.BaseException", _error_parts, lambda name, text: RemoteError(typed(str, name), typed(str, text)),
+    derives_from("builtins.BaseException"))
 Row("numpy.str_", lambda obj: [str.__str__(obj)], _of("numpy.str_", str))
 Row("numpy.bytes_", lambda obj: [bytes(obj)], _of("numpy.bytes_", bytes))
 Row("numpy.ndarray", codec_arrays.array_parts, codec_arrays.numpy_of)
@@ -334,7 +327,7 @@ Row("torch.Tensor", codec_arrays.tensor, codec_arrays.tensor_of)
 Row("torch.nn.Parameter", codec_arrays.tensor, codec_arrays.parameter_of)
 Row("torch.dtype", lambda obj: [str(obj).removeprefix("torch.")], codec_arrays.torch_dtype_of)
 Row("torch.device", lambda obj: [str(obj)], _of("torch.device", str))
-Row("torch.Size", tuple, codec_arrays.size_of)
+Row("torch.Size", tuple, lambda *lengths: sys.modules["torch"].Size([typed(int, length) for length in lengths]))
 Row("jax.random.key", codec_arrays.jax_key, codec_arrays.jax_key_of,
     lambda obj: codec_arrays.is_jax(obj) and not derives_from("numpy.dtype")(obj.dtype))
 Row("jax.Array", codec_arrays.host, codec_arrays.jax_of, codec_arrays.is_jax)

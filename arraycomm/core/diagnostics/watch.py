@@ -60,11 +60,12 @@ class Call:
 
     def array(self) -> tuple[str, tuple[int, ...], int] | None:
         """(dtype, shape, bytes) of this rank's input array or its template; None without an array."""
-        for name in ("x", "like", "out"):
-            x = self.parameters.get(name)
-            if x is not None:
-                return _traits(x)
-        return None
+        x = self.given()
+        return None if x is None else _traits(x)
+
+    def given(self) -> Any:
+        """This rank's input array, or else its template or its output; None without any."""
+        return next((x for name in ("x", "like", "out") if (x := self.parameters.get(name)) is not None), None)
 
 
 _labels: dict[Any, str] = {}  # cache, by a library's dtype: the lookup takes longer than an operation

@@ -196,11 +196,9 @@ class StagedWork:
             try:
                 with self.operation.on():
                     self._finish(deadline)
-            except TimeoutError as error:
+            except BaseException as error:
                 if type(error) is TimeoutError:  # the timeout of wait(), not of the operation, which continues
                     raise
-                raise self._failed(error) from None
-            except BaseException as error:
                 raise self._failed(error) from None
 
     def _finish(self, deadline: float | None) -> None:

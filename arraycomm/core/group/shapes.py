@@ -40,9 +40,7 @@ def gathered(shape: tuple[int, ...], size: int, form: str | None, rows: Sequence
         if form == "stack":
             raise ValueError("arrays with different first dimensions cannot be stacked; use form='concat' or 'list'")
         return (sum(rows), *shape[1:])
-    if form == "concat" and shape:
-        return (size * shape[0], *shape[1:])
-    return (size, *shape)
+    return (size * shape[0], *shape[1:]) if form == "concat" and shape else (size, *shape)
 
 
 def listed(to: Destination, shape: tuple[int, ...], size: int, rows: Sequence[int] | None) -> Destination:

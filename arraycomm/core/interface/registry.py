@@ -93,9 +93,7 @@ def pairs(text: str) -> dict[str, str]:
 def choose(text: str) -> dict[Backend, frozenset[int]]:
     """The backends of "socket" or "cpu:socket,cuda:nccl", the first one first, each with the device types that are its own;
     one alone takes what it can. Raises as get() and pairs() do."""
-    if ":" not in text:
-        return {get(text): frozenset()}
-    return assign(pairs(text), get)
+    return assign(pairs(text), get) if ":" in text else {get(text): frozenset()}
 
 
 def assign(by_device: Mapping[str, str], load: Callable[[str], _Loaded]) -> dict[_Loaded, frozenset[int]]:

@@ -180,9 +180,7 @@ def _backend(value: Any) -> tuple[str | None, Any]:
     """(backend, pg_options) of a dimension's value in backend_override."""
     if isinstance(value, str):
         return value, None
-    if isinstance(value, tuple) and len(value) == 2:
-        return value
-    return None, value
+    return value if isinstance(value, tuple) and len(value) == 2 else (None, value)
 
 
 def _by_axis(override: Mapping[int | str, Any], shape: Sequence[int],

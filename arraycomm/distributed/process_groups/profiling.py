@@ -56,7 +56,7 @@ class Labels(Watcher):
         outer, inner = names(call, self._backend(call))
         runs = _runs(state.profiler)
         parameters = call.parameters
-        given = parameters.get("x") if call.sequence else _array(parameters)
+        given = parameters.get("x") if call.sequence else call.given()
         told = SimpleNamespace(labels=[_label(outer), _label(inner, *_tensors(given))], lasting=None)
         if runs:  # the outer label ends before the inner one: that marks the inner one as asynchronous
             told.lasting = _Lasting(told.labels.pop(), runs)
@@ -65,7 +65,7 @@ class Labels(Watcher):
 
     def _backend(self, call: Call) -> str:
         there = self._config._names()
-        x = _array(call.parameters)
+        x = call.given()
         if len(there) == 1 or x is None:
             return there[0]
         code = devices.of_array(x)
@@ -139,11 +139,6 @@ def _ending() -> ThreadPoolExecutor:
 
 
 os.register_at_fork(after_in_child=_ending.cache_clear)
-
-
-def _array(parameters: dict[str, Any]) -> Any:
-    """This rank's input, or else its output; None without either."""
-    return next((parameters[name] for name in ("x", "like", "out") if parameters.get(name) is not None), None)
 
 
 def _tensors(x: Any) -> Iterator[Any]:

@@ -1,5 +1,5 @@
-/* all_gather, gather, broadcast, scatter, all_to_all, and exscan of two ranks, between the ranks' arrays, without slots: the
- * receivers copy, and if the senders would be idle, they copy too. */
+/* all_gather, gather, broadcast, scatter and all_to_all between the ranks' arrays, without slots: the receivers copy, and if the
+ * senders would be idle, they copy too. */
 #include "collectives/shared/direct.h"
 #include "collectives/shared/rounds.h"
 
@@ -92,41 +92,6 @@ int direct_broadcast(struct acomm_op *op)
                                .pushed = true, .pushes = root && idle, .shared = true,
                                .repeats = true, .staged = shared_broadcast, .move = broadcast};
     return direct_run(op, &plan);
-}
-
-/* Of the identity of the operation. */
-static void fill_first(const struct acomm_op *op)
-{
-    struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor};
-    const void *own = op->in;
-    reduce_all(&reduction, op->out, &own, 0, op->count);
-}
-
-static int exscan(struct rounds *r)
-{
-    const struct acomm_op *op = r->op;
-    uint64_t bytes = op->count * op->width, end = bytes / 4 / PAGE * PAGE;
-    if (r->rank)
-        return fetch(r, 0, 0, (struct span){0, bytes - end}, 2 * bytes);
-    int rc = end ? direct_write(r, 1, direct_offer(r, 1)->out, bytes - end, op->in + (bytes - end), end) : 0;
-    if (!rc && op->in != op->out)
-        fill_first(op);
-    return rc;
-}
-
-/* Of two ranks: the second one's result is the first one's array, of which the first writes a part. */
-int direct_exscan(struct acomm_op *op)
-{
-    uint64_t bytes = op->count * op->width;
-    int rank = op->team->rank;
-    struct direct_plan plan = {.bytes = bytes, .offered = rank ? 0 : bytes, .offered_out = rank ? bytes : 0, .pushed = true,
-                               .repeats = true, .staged = shared_all_reduce_whole, .move = exscan};
-    if (op->team->size != 2 || op->redop == ACOMM_PREMUL_SUM)
-        return shared_all_reduce_whole(op);
-    int rc = direct_run(op, &plan);
-    if (!rc && !rank && op->in == op->out) /* which the other rank has read */
-        fill_first(op);
-    return rc;
 }
 
 static int scatter(struct rounds *r)
