@@ -286,8 +286,9 @@ def _error_parts(obj: BaseException) -> list[str]:
 # First: a program's word counts more than a row.
 Row("builtins.object", _registered_parts, _registered_of, lambda obj: _REGISTERED.get(_name(type(obj)), (None,))[0] is type(obj))
 Row("builtins.tuple", tuple, lambda *items: items)
-Row("builtins.set", codec_keys.check, lambda *members: set(codec_keys.check(members)))
-Row("builtins.frozenset", codec_keys.check, lambda *members: frozenset(codec_keys.check(members)))
+Row("builtins.set", lambda obj: codec_keys.check(obj), lambda *members: set(codec_keys.check(members)))
+Row("builtins.frozenset", lambda obj: codec_keys.check(obj),
+    lambda *members: frozenset(codec_keys.check(members)))
 Row("builtins.dict", _flat, lambda *flat: _paired(flat))  # for keys that are no plain values
 Row("builtins.int", lambda obj: [obj.to_bytes(obj.bit_length() // 8 + 1, "little", signed=True)],  # beyond 64 bits
     lambda data: int.from_bytes(typed(bytes, data), "little", signed=True))

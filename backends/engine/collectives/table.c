@@ -14,6 +14,7 @@ const struct algorithm collectives_table[] = {
     {ACOMM_RECV, "read", "", NULL, ANYWHERE, CHECKS, ALWAYS, 0},
     {.name = NULL},
 };
+_Static_assert(KiB(512) == DIRECT_FROM, "the row of all_to_all, where some have symmetric arrays too");
 
 int acomm_algorithm(int row, acomm_row *out)
 {
