@@ -1,7 +1,8 @@
 """CPU affinity of ranks: whether each rank of a host has a CPU of its own, so that a waiting rank can spin.
 
 Launchers bind ranks in different ways (srun and mpirun: to a core each, by default), so every rank publishes its affinity mask.
-Nothing here or in the engine changes an affinity: that is for the user, the launcher and the kernel to decide.
+Nothing here or in the engine changes an affinity: that is for the user, the launcher and the kernel to decide. Our launchers bind
+ranks that share CPUs (launch/cpus.py).
 """
 
 from __future__ import annotations

@@ -17,10 +17,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
+from arraycomm.launch.cpus import bind, shares
+from arraycomm.launch.environ import enough_for_xla
 from arraycomm.launch.process import OWN_GROUP
 
 from .peers import LIBRARIES, contender
 from .peers.protocol import LIFELINE, Missing, Peer, control, free_ports
+from .results import OURS
 from .spaces import Spaces, inside
 
 _PEERS = Path(__file__).parent / "peers"
@@ -135,15 +138,20 @@ class Contender:
                     "MASTER_PORT": str(free_ports(1)[0]), "ARRAYCOMM_SECRET_FILE": str(secret)}
         commands = self.kind.command(start.name, start.python, [*start.program, str(self.directory)], start.size)
         self._program = os.path.basename(commands[0][0])
+        alone = len(commands) == start.size
+        # As arraycomm-run binds them; the other libraries' launchers do what they do.
+        cpus = shares(start.size) if alone and not spaces and start.name.startswith(OURS) else [None] * len(commands)
+        environ |= enough_for_xla(environ, None not in cpus)
         with open(self.directory / "output", "wb") as output:
             for rank, command in enumerate(commands):
                 own = {"RANK": rank, "LOCAL_RANK": rank % per_host, "WORLD_SIZE": start.size, "LOCAL_WORLD_SIZE": per_host,
-                       "MLX_RANK": rank} if len(commands) == start.size else {}
+                       "MLX_RANK": rank} if alone else {}
                 command = inside(spaces.names[rank // per_host] if spaces else "") + command
                 # Its own process group: the terminal's Ctrl-C reaches only the driver, which then ends all processes in order.
                 self._processes.append(subprocess.Popen(command, env=environ | {k: str(v) for k, v in own.items()},
                                                         stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                                         **OWN_GROUP))
+                bind(self._processes[-1].pid, cpus[rank])
 
     def _accept(self, listener: socket.socket) -> None:
         listener.settimeout(_LOOK_S)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 from ..core.base.errors import Aborted, PeerLost
 from ..core.base.lifeline import tie
 from ..core.bootstrap import secret
+from .cpus import bind
 from .environ import Place, enough_for_xla, inherited
 
 
@@ -100,6 +101,7 @@ class Task(NamedTuple):
 
     work: Work
     place: Place
+    cpu: int | None
     secret: bytes | None
     lifeline: Connection
     inherited_writer: int  # after a fork, the parent's end of the lifeline; -1 otherwise
@@ -110,6 +112,7 @@ def run(task: Task) -> None:
     if task.inherited_writer >= 0:
         os.close(task.inherited_writer)
     tie(task.lifeline.fileno(), os.getpid())
+    bind(0, task.cpu)
     for name in os.environ.keys() - inherited(os.environ).keys():
         del os.environ[name]
     secret_fd = None if task.secret is None else secret.to_descriptor(task.secret)

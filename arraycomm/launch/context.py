@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ..core.base.lifeline import Lifeline
 from .child import Answer, Exit, Report, Task, Work, run
+from .cpus import shares
 from .ending import GRACE_S, Schedule, cause
 from .environ import Place
 from .errors import ProcessError, ProcessExitedException, ProcessRaisedException, describe_exit
@@ -64,20 +65,20 @@ class SpawnContext:
         self._running: set[int] = set()
         self.processes: list[BaseProcess] = []
         try:
-            for rank in range(nprocs):
-                self._start(rank, nprocs, fn, args, daemon)
+            for rank, cpu in enumerate(shares(nprocs)):
+                self._start(rank, nprocs, cpu, fn, args, daemon)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, rank: int, size: int, fn: Callable[..., Any], args: tuple[Any, ...], daemon: bool) -> None:
+    def _start(self, rank: int, size: int, cpu: int | None, fn: Callable[..., Any], args: tuple[Any, ...], daemon: bool) -> None:
         place = Place(rank, size, rank, size, 0, self._meeting.address, self._meeting.port)
         receiver, sender = self._multiprocessing.Pipe(duplex=False)
         # A Connection, because multiprocessing can pass one to a child in every start method.
         reader = Connection(self._lifeline.open_reader(), writable=False)
         forked = self._multiprocessing.get_start_method() == "fork"
         writer = self._lifeline.write_end if forked else -1
-        task = Task(Work(fn, args), place, self._meeting.secret, reader, writer, sender)
+        task = Task(Work(fn, args), place, cpu, self._meeting.secret, reader, writer, sender)
         process = self._multiprocessing.Process(target=run, args=(task,), daemon=daemon, name=f"rank {rank}")
         with reader, sender:
             process.start()

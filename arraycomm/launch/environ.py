@@ -41,11 +41,12 @@ class Place(NamedTuple):
 
 
 
-def enough_for_xla(environ: Mapping[str, str]) -> dict[str, str]:
+def enough_for_xla(environ: Mapping[str, str], bound: bool = False) -> dict[str, str]:
     """Two threads for XLA's programs if JAX would use one: a program that waits for its peers in the only thread blocks its own
-    callbacks (jax.debug.callback). JAX reads PJRT_NPROC, else NPROC, else uses the number of CPUs in its affinity."""
+    callbacks (jax.debug.callback). JAX reads PJRT_NPROC, else NPROC, else uses the number of CPUs in its affinity.
+    bound: that will be one."""
     try:
-        threads = environ.get("NPROC") or str(len(os.sched_getaffinity(0)))
+        threads = environ.get("NPROC") or str(1 if bound else len(os.sched_getaffinity(0)))
     except OSError:  # a sandbox may forbid the system call
         threads = str(os.cpu_count())
     return {"PJRT_NPROC": "2"} if threads == "1" and not environ.get("PJRT_NPROC") else {}

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ..core.base.command import add_version
 from ..core.base.errors import DistError
+from .cpus import shares
 from .environ import Place, enough_for_xla, inherited, signals
 from .nodes import Meeting, meet
 from .run import Job, Plan
@@ -137,7 +138,8 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
     if logs is not None:
         first = options.node_rank * options.nproc_per_node
         logs = _log_names(logs, range(first, first + options.nproc_per_node))
-    base, local = _base_environ(options.nproc_per_node), options.nproc_per_node
+    cpus, local = shares(options.nproc_per_node), options.nproc_per_node
+    base = _base_environ(cpus)
     secret = () if meeting.secret_fd is None else (meeting.secret_fd,)
     commands, environs = [], []
     for index in range(local):
@@ -146,7 +148,7 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
         environs.append({**base, _TORCH_JOINS: "True", **extras.variables(place, attempt),
                          **place.variables(meeting.secret_fd)})
         commands.append(_command(options, extras.arguments(place), extras.runner))
-    return Plan(commands, environs, secret, prefix=options.prefix, logs=logs, keep_going=options.keep_going,
+    return Plan(commands, environs, cpus, secret, prefix=options.prefix, logs=logs, keep_going=options.keep_going,
                 ended=partial(meeting.ended, options.nnodes * local))
 
 
@@ -164,13 +166,16 @@ def _log_names(folder: Path, ranks: Sequence[int]) -> str:
     return str(folder).replace("{", "{{").replace("}", "}}") + "/" + name
 
 
-def _base_environ(nproc: int) -> dict[str, str]:
-    base = inherited(os.environ)
-    if nproc > 1 and "OMP_NUM_THREADS" not in base:
+def _base_environ(cpus: Sequence[int | None]) -> dict[str, str]:
+    base, bound = inherited(os.environ), None not in cpus
+    if bound:
+        print(f"arraycomm-run: {len(cpus)} ranks share {len(set(cpus))} CPUs, and each is bound to one; ARRAYCOMM_BIND=0 leaves "
+              "that to the kernel", file=sys.stderr)
+    if len(cpus) > 1 and "OMP_NUM_THREADS" not in base:
         # Otherwise every rank would start a thread per core. torchrun sets and logs the same.
         print("arraycomm-run: OMP_NUM_THREADS is not set; the ranks get OMP_NUM_THREADS=1", file=sys.stderr)
         base["OMP_NUM_THREADS"] = "1"
-    return base | enough_for_xla(base)
+    return base | enough_for_xla(base, bound)
 
 
 def _is_binary(path: Path) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..core.base.kernel import process_descriptor
 from ..core.base.lifeline import Lifeline, tie
+from .cpus import bind
 from .output import TAIL_LINES, Sink, Stream
 
 # For Popen: a process group of its own, not a session. Linux divides CPU time among sessions first (sched_autogroup), and
@@ -25,7 +26,7 @@ class RankProcess:
     """A running rank. `pidfd` becomes readable when it has ended; then call `reap`."""
 
     def __init__(self, rank: int, command: Sequence[str], environ: Mapping[str, str], lifeline: Lifeline,
-                 inherit: Sequence[int]) -> None:
+                 inherit: Sequence[int], cpu: int | None) -> None:
         """Raises OSError when the program cannot be started."""
         self.rank = rank
         reader = lifeline.open_reader()
@@ -34,6 +35,7 @@ class RankProcess:
             # rank's own children.
             self._popen = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                            stderr=subprocess.PIPE, pass_fds=(*inherit, reader), **OWN_GROUP)
+            bind(self._popen.pid, cpu)
             tie(reader, -self._popen.pid)
         finally:
             os.close(reader)

@@ -31,12 +31,13 @@ _DRAIN_S = 1.0  # for the output of descendants that left their rank's process g
 
 @dataclass(frozen=True)
 class Plan:
-    """A node's part of a job: for each local rank its command and its environment with RANK in it; the descriptors that all ranks
-    inherit. logs: the path of a rank's log, with {} for its number. keep_going: a failed rank does not end the other ranks.
-    ended: called with the rank, the pid and the exit description, to notify the ranks that still run."""
+    """A node's part of a job: for each local rank its command, its environment with RANK in it, and its CPU (None: any); the
+    descriptors that all ranks inherit. logs: the path of a rank's log, with {} for its number. keep_going: a failed rank does not
+    end the other ranks. ended: called with the rank, the pid and the exit description, to notify the ranks that still run."""
 
     commands: Sequence[Sequence[str]]
     environs: Sequence[Mapping[str, str]]
+    cpus: Sequence[int | None]
     inherit: Sequence[int]
     prefix: bool = True
     logs: str | None = None
@@ -116,8 +117,8 @@ class Job:
         return bool(self._failures) and not self.received
 
     def _start(self) -> None:
-        for command, environ in zip(self.plan.commands, self.plan.environs, strict=True):
-            rank = RankProcess(int(environ["RANK"]), command, environ, self._lifeline, self.plan.inherit)
+        for command, environ, cpu in zip(self.plan.commands, self.plan.environs, self.plan.cpus, strict=True):
+            rank = RankProcess(int(environ["RANK"]), command, environ, self._lifeline, self.plan.inherit, cpu)
             self._ranks.append(rank)
             self._running += 1
             self._watch(rank.pidfd, partial(self._ended, rank), last=True)  # after its output, which explains the exit

@@ -27,7 +27,8 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
     the ranks; otherwise gives a context, whose results() does.
 
     The children find each other through their environment, as under the launcher; this process hosts their store. When this
-    process dies, in whatever way, the kernel ends the children.
+    process dies, in whatever way, the kernel ends the children. Children that share CPUs, equally many on each, are each bound to
+    one, unless ARRAYCOMM_BIND is 0.
 
     Args:
         start_method: spawn (default; fn and args are pickled), forkserver or fork. What fn returns is pickled always.

@@ -177,6 +177,24 @@ def test_libraries_are_driven_right(library: Contender) -> None:
     library.ask("release")
 
 
+def _affinities(start: Start) -> list[set[int]]:
+    with contextlib.closing(Contender(start)) as contender:
+        return [os.sched_getaffinity(process.pid) for process in contender._processes]
+
+
+def test_our_ranks_are_bound_as_the_launcher_binds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ARRAYCOMM_BIND", raising=False)
+    before = os.sched_getaffinity(0)
+    few = sorted(before)[:2]
+    size = 2 * len(few)
+    os.sched_setaffinity(0, few)
+    try:
+        assert _affinities(Start("ours/shm", size, tmp_path)) == [{cpu} for cpu in few for _ in range(2)]
+        assert _affinities(fake("good", tmp_path, size)) == [set(few)] * size
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def _loopback() -> int:
     """Bytes that the loopback interface has received."""
     (line,) = (line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))

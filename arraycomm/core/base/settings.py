@@ -59,6 +59,8 @@ TABLE: dict[str, Setting] = {
                 most=_LONGEST),
         Setting("ARRAYCOMM_SILENCE", "5", "seconds of silence after which a peer counts as lost", ranks=EQUAL, least=_SHORTEST,
                 most=_LONGEST),
+        Setting("ARRAYCOMM_BIND", "1", "0: arraycomm-run and spawn() do not bind ranks that share CPUs, see docs/guide/launch.md",
+                flag=True),
         Setting("ARRAYCOMM_SECRET", "", "the job's secret, 64 hex digits or a text of 16 bytes or more",
                 ranks="one secret: a rank with another is refused"),
         Setting("ARRAYCOMM_SECRET_FILE", "", "a file (mode 0600) that holds the job's secret", ranks="as above"),
