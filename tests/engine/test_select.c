@@ -154,8 +154,7 @@ static void between_hosts(void)
         CHECK_CHOICE(ACOMM_ALL_REDUCE, 32 << 10, false, network ? "doubling" : "bruck");
         CHECK_CHOICE(ACOMM_ALL_REDUCE, 64 << 10, false, network ? "pairwise" : "halving");
         CHECK_CHOICE(ACOMM_BROADCAST, 16 << 10, false, "binomial");
-        CHECK_CHOICE(ACOMM_BROADCAST, 64 << 20, false, "chain");
-        CHECK_CHOICE(ACOMM_BROADCAST, (64 << 20) + 1, false, network ? "chain" : "binomial");
+        CHECK_CHOICE(ACOMM_BROADCAST, 1 << 20, false, network ? "chain" : "binomial");
         CHECK_CHOICE(ACOMM_ALL_TO_ALL, (16 << 10) / 4, false, network ? "pairwise" : "bruck");
         CHECK_CHOICE(ACOMM_ALL_GATHER, (16 << 10) / 4, false, "bruck");
         select_close(&group.selection);
@@ -179,10 +178,12 @@ static void processors(void)
             group.oversubscribed = shares;
             CHECK_EQUAL(select_open(&group, NULL, (const char *[]){NULL, NULL}), 0);
             CHECK_CHOICE(ACOMM_ALL_REDUCE, 2 << 10, false, one_host ? "whole" : "bruck");
-            CHECK_CHOICE(ACOMM_ALL_REDUCE, 16 << 10, false, one_host ? shares ? "whole" : "sliced" : "bruck");
+            CHECK_CHOICE(ACOMM_ALL_REDUCE, 16 << 10, false, one_host ? "sliced" : shares ? "doubling" : "bruck");
+            CHECK_CHOICE(ACOMM_ALL_REDUCE, 4 << 10, false, one_host ? shares ? "whole" : "sliced" : "bruck");
             CHECK_CHOICE(ACOMM_ALL_REDUCE, 64 << 10, false, one_host ? "sliced" : "halving");
             CHECK_CHOICE(ACOMM_ALL_REDUCE, 1 << 20, false, one_host ? "sliced" : shares ? "ring" : "halving");
-            CHECK_CHOICE(ACOMM_BROADCAST, 1 << 20, false, one_host ? shares ? "shared" : "direct" : "chain");
+            CHECK_CHOICE(ACOMM_BROADCAST, 1 << 20, false, one_host ? shares ? "shared" : "direct" : "binomial");
+            CHECK_CHOICE(ACOMM_ALL_TO_ALL, (16 << 10) / 8, false, one_host ? "shared" : shares ? "pairwise" : "bruck");
             select_close(&group.selection);
             network = true;
             CHECK_EQUAL(open_group(8, false, NULL, NULL, NULL), 0);
