@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Collection
 from typing import Any
 
-from arraycomm.core.base import settings
+from arraycomm.core.base import kernel, settings
 from arraycomm.core.base.errors import DistBackendError, DistNetworkError
 from arraycomm.core.base.log import log
 from arraycomm.core.bootstrap import secret as job_secret
@@ -199,8 +199,7 @@ os.register_at_fork(after_in_child=_forked)
 
 def _host() -> str:
     """The host's identity, equal for processes that reach each other by loopback: same kernel, same network namespace."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return f"{file.read().strip()} {os.readlink('/proc/self/ns/net')} {socket.gethostname()}"
+    return f"{kernel.boot_id()} {os.readlink('/proc/self/ns/net')} {socket.gethostname()}"
 
 
 def _address() -> str:

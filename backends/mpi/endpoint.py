@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from arraycomm._engine import ffi, interrupted, lib
 from arraycomm.core.base.errors import DistBackendError, DistNetworkError, ResourceError
+from arraycomm.core.base.kernel import boot_id
 from arraycomm.core.base.printable import printable
 from arraycomm.core.bootstrap.address import loopback_address, outside_address, select_addresses
 from arraycomm.core.group.arguments import nanoseconds
@@ -117,7 +118,6 @@ def _meet(fabric: _Fabric, name: str, gpus: bool) -> _Met:
 def _machine() -> bytes:
     """A digest that is equal on ranks with the same loopback interface."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
-            return bytes(sha256(file.read() + str(os.stat("/proc/self/ns/net").st_ino).encode()).digest())
+        return bytes(sha256(f"{boot_id()} {os.stat('/proc/self/ns/net').st_ino}".encode()).digest())
     except OSError:
         return os.urandom(_DIGEST)  # the machine is unknown: a unique id, so that no rank counts as local

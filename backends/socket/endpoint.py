@@ -141,9 +141,7 @@ class Endpoint:
                 break  # an orderly shutdown: it had connected, and its connection arrives too late
 
     def _await_event(self, seconds: float) -> bool:
-        poll = select.poll()
-        poll.register(self._event, select.POLLIN)
-        return seconds > 0 and bool(poll.poll(seconds * 1000))
+        return seconds > 0 and kernel.polled(self._event, select.POLLIN, seconds * 1000) != 0
 
     def check_there(self, members: Sequence[int]) -> None:
         """Raises PeerLost when one of these world ranks was lost or has left."""
@@ -256,10 +254,8 @@ class Endpoint:
 
     def _connect_asked(self) -> None:
         """Main function of the connector thread."""
-        poll = select.poll()
-        poll.register(self._event, select.POLLIN)
         while not self.closed:
-            poll.poll()
+            kernel.polled(self._event, select.POLLIN, None)
             self.answer()
 
     def answer(self) -> None:

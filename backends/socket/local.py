@@ -11,7 +11,7 @@ import socket
 import time
 from hashlib import sha256
 
-from arraycomm.core.base import settings
+from arraycomm.core.base import kernel, settings
 from arraycomm.core.base.deadline import Deadline
 from arraycomm.core.base.private import private_directories
 from arraycomm.core.bootstrap.auth import Hello, persist
@@ -111,9 +111,7 @@ def _host() -> str:
     """Identifies the scope of process ids. Other containers and hosts may share the directory and have equal ids of processes and
     namespaces. "" if unknown."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
-            boot = file.read().decode()
-        mark = f"{settings.get('ARRAYCOMM_HOSTID')} {boot} {os.stat('/proc/self/ns/pid').st_ino}"
+        mark = f"{settings.get('ARRAYCOMM_HOSTID')} {kernel.boot_id()} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return ""
     return str(sha256(mark.encode(errors="surrogateescape")).hexdigest()[:12])

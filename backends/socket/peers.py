@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from arraycomm.core.base import settings
+from arraycomm.core.base import kernel, settings
 from arraycomm.core.base.errors import DistStoreError
 from arraycomm.core.base.printable import printable
 from arraycomm.core.bootstrap.gathering import CARDS, Gathering, sign, signed
@@ -50,8 +50,7 @@ class Peer(NamedTuple):
 def host_key() -> str:
     """Equal in processes that can share memory and Unix sockets. ARRAYCOMM_HOSTID stands for the machine in it."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
-            boot = file.read().strip().decode()
+        boot = kernel.boot_id()
         spaces = [str(os.stat(f"/proc/self/ns/{space}").st_ino) for space in _NAMESPACES]
     except OSError:
         return os.urandom(16).hex()  # the host is unknown, so share nothing

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from arraycomm.core.base.errors import AuthFailed, DistNetworkError, GroupError
+from arraycomm.core.base.kernel import polled
 from arraycomm.core.base.notice import Notice
 from arraycomm.core.bootstrap.auth import Purpose
 from arraycomm.core.interface.backend import Watch
@@ -125,11 +126,9 @@ def _fetch_segment(endpoint: Endpoint, owner: int, group_id: int, sizes: tuple[i
 def _await_owner(endpoint: Endpoint, sock: socket.socket, owner: int, watch: Watch, end: float) -> None:
     """Waits until the owner sends. Raises TimeoutError, and the errors of `watch`."""
     notice = Notice(lambda waited: _waits_for(endpoint, [owner], waited))
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
     while True:
         watch((owner,))
-        if poll.poll(max(0.0, min(end - time.monotonic(), notice.left(), _LOOK)) * 1000):
+        if polled(sock.fileno(), select.POLLIN, max(0.0, min(end - time.monotonic(), notice.left(), _LOOK)) * 1000):
             return
         if time.monotonic() >= end:
             raise TimeoutError

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from .kernel import polled
+
 CLOSED = 128 + signal.SIGPIPE  # the shell's exit status for `yes | head`
 
 
@@ -78,9 +80,7 @@ class _Patient(io.FileIO):
 
 def is_writable(descriptor: int, milliseconds: int | None = 0) -> bool:
     """Waits until a write of PIPE_BUF bytes would not block (or would fail); whether that came in time. None: no timeout."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    return bool(poll.poll(milliseconds))
+    return bool(polled(descriptor, select.POLLOUT, milliseconds))
 
 
 def is_patient(stream: Any) -> bool:
@@ -113,16 +113,10 @@ def _flush() -> bool:
 
 def discard_unread() -> bool:
     """Whether the reader of stdout or stderr has gone. If so, discards buffered output, so that the flush at exit cannot fail."""
-    closed = [stream for stream in (1, 2) if _unread(stream)]
+    closed = [stream for stream in (1, 2) if polled(stream, 0) & select.POLLERR]
     if closed:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in closed:
             os.dup2(nowhere, stream)
         os.close(nowhere)
     return bool(closed)
-
-
-def _unread(descriptor: int) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, 0)
-    return any(events & select.POLLERR for _, events in poll.poll(0))

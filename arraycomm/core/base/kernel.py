@@ -1,11 +1,12 @@
-"""System calls that a Python built for an old glibc (conda's, many of uv's) lacks: memfd_create, pidfd_open,
-and fcntl's constants of seals."""
+"""Calls of the kernel: those that a Python built for an old glibc (conda's, many of uv's) lacks, memfd_create and pidfd_open
+with fcntl's constants of seals, and short forms of others."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import select
 
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE = 1, 2, 4, 8
@@ -27,7 +28,10 @@ def memory_file(name: str, *, sealable: bool = False) -> int:
                 raise
             return _new_memory_file(name, flags | _MFD_NOEXEC_SEAL)  # required by sysctl vm.memfd_noexec=2
     except OSError as error:
-        raise _explained(error, "memfd_create", "3.17") from error
+        if error.errno not in FORBIDDEN:
+            raise
+        raise OSError(error.errno, f"memfd_create: {error.strerror}; that takes Linux 3.17 or later, and a container whose "
+                                   "seccomp filter permits it") from error
 
 
 def unnamed_file(name: str) -> int:
@@ -74,6 +78,19 @@ def _watched(pid: int) -> int:
     return reader
 
 
+def boot_id() -> str:
+    """Random, equal in all processes of this kernel until it boots again. Raises OSError."""
+    with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
+        return file.read().decode().strip()
+
+
+def polled(descriptor: int, events: int, milliseconds: float | None = 0) -> int:
+    """Waits for one of the events, or an error, at most so long (None: without a limit). Returns what is there; 0 if nothing."""
+    poll = select.poll()
+    poll.register(descriptor, events)
+    return sum(found for _, found in poll.poll(milliseconds))
+
+
 def advice(error: int | None, usual: str) -> str:
     """Advice for the user about a resource shortage."""
     return "a container's seccomp filter forbids what that takes" if error in FORBIDDEN else usual
@@ -96,10 +113,3 @@ def _call(number: int, *arguments: int | bytes) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
-
-
-def _explained(error: OSError, call: str, since: str) -> OSError:
-    if error.errno not in FORBIDDEN:
-        return error
-    return OSError(error.errno, f"{call}: {error.strerror}; that takes Linux {since} or later, and a container whose seccomp "
-                                "filter permits it")

@@ -14,6 +14,7 @@ import select
 import signal
 
 from .errors import ResourceError
+from .kernel import polled
 
 
 class Lifeline:
@@ -49,7 +50,5 @@ def tie(reader: int, owner: int) -> None:
     fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(reader, fcntl.F_SETFL, fcntl.fcntl(reader, fcntl.F_GETFL) | os.O_ASYNC)
     # The kernel signals the event only: a parent that died before this moment is detected by polling once.
-    look = select.poll()
-    look.register(reader, 0)
-    if any(event & select.POLLHUP for _, event in look.poll(0)):
+    if polled(reader, 0) & select.POLLHUP:
         os.kill(owner, signal.SIGKILL)
