@@ -184,6 +184,15 @@ def one_each(name: str, buffers: Sequence[Buffer], size: int, one: Buffer, alike
     same_shape(name, one.shape, alike)
 
 
+def of_root(name: str, given: Any, is_root: bool, end: str) -> Any:
+    """A list that the root has to give, and no other rank."""
+    if is_root and not given:
+        raise ValueError(f"Argument ``{name}`` must be specified on {end} rank.")
+    if given and not is_root:
+        raise ValueError(f"Argument ``{name}`` must NOT be specified on non-{end} ranks.")
+    return given
+
+
 def whole(name: str, numbers: Any) -> list[int]:
     """The numbers of a list, none for None. TypeError unless they are whole."""
     try:

@@ -55,11 +55,7 @@ def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | N
                                                                        async_op=async_op)
     if done is not NotImplemented:
         return Work(done, (tensor,)) if async_op else None
-    return _all_reduce(tensor, op, group, bool(async_op))
-
-
-def _all_reduce(tensor: Any, op: ReduceOp, group: ProcessGroup | None, async_op: bool) -> Work | None:
-    pg = member(group, "all_reduce", 4)
+    pg, async_op = member(group, "all_reduce"), bool(async_op)
     if pg is None:
         return None
     if getattr(tensor, "is_sparse", False):  # torch's
@@ -168,19 +164,15 @@ def all_gather_single(output_tensor: Any, input_tensor: Any, group: ProcessGroup
     done = NotImplemented if short is None else short._plain_all_gather(input_tensor, out=output_tensor, async_op=async_op)
     if done is not NotImplemented:
         return Work(done, (output_tensor,)) if async_op else None
-    return _all_gather_single(output_tensor, input_tensor, group, bool(async_op))
-
-
-def _all_gather_single(output: Any, input: Any, group: ProcessGroup | None, async_op: bool) -> Work | None:
-    pg = member(group, "all_gather_single", 4)
+    pg = member(group, "all_gather_single")
     if pg is None:
         return None
-    source = arguments.read("input_tensor", input)
-    place, settle = arguments.written("output_tensor", output)
+    source = arguments.read("input_tensor", input_tensor)
+    place, settle = arguments.written("output_tensor", output_tensor)
     arguments.same_dtype(source, place)
     _check_size("output_tensor", place, "input_tensor", source, pg.size())
     start = partial(pg.core.all_gather, flat(source), out=flat(place))
-    return begin(pg, Held(start, (output,), settle), async_op, together=True)
+    return begin(pg, Held(start, (output_tensor,), settle), bool(async_op), together=True)
 
 
 def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: ProcessGroup | None = None,
@@ -235,11 +227,7 @@ def reduce_scatter_single(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, 
                                                                            async_op=async_op)
     if done is not NotImplemented:
         return Work(done, (output,)) if async_op else None
-    return _reduce_scatter_single(output, input, op, group, bool(async_op))
-
-
-def _reduce_scatter_single(output: Any, input: Any, op: ReduceOp, group: ProcessGroup | None, async_op: bool) -> Work | None:
-    pg = member(group, "reduce_scatter_single", 4)
+    pg = member(group, "reduce_scatter_single")
     if pg is None:
         return None
     source = arguments.read("input", input)
@@ -248,7 +236,7 @@ def _reduce_scatter_single(output: Any, input: Any, op: ReduceOp, group: Process
     _check_size("input", source, "output", place, pg.size())
     reduction = arguments.reduction("reduce_scatter_single", op, source.dtype)
     start = partial(pg.core.reduce_scatter, flat(source), reduction, out=flat(place))
-    return begin(pg, Held(start, (output,), settle), async_op, together=True)
+    return begin(pg, Held(start, (output,), settle), bool(async_op), together=True)
 
 
 def reduce_scatter_tensor(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,

@@ -77,17 +77,14 @@ def gather(tensor: Any, gather_list: list[Any] | None = None, dst: int | None = 
     """
     root, async_op = arguments.peer(group, 0 if dst is None and group_dst is None else dst, group_dst), bool(async_op)
     source, core = arguments.read("tensor", tensor), group.core
+    outputs = arguments.of_root("gather_list", gather_list, group.rank() == root, "destination")
     if group.rank() != root:
-        if gather_list:
-            raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
         return begin(group, Held(partial(core.gather, flat(source), root), ()), async_op)
-    if not gather_list:
-        raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
-    places, settle = arguments.written_all("gather_list", gather_list)
+    places, settle = arguments.written_all("gather_list", outputs)
     arguments.one_each("gather_list", places, group.size(), source, places)
     whole, spread = target(places)
     start = partial(core.gather, flat(source), root, out=whole)
-    return begin(group, Held(start, gather_list, arguments.both(spread, settle)), async_op)
+    return begin(group, Held(start, outputs, arguments.both(spread, settle)), async_op)
 
 
 @operation()
@@ -115,13 +112,10 @@ def scatter(tensor: Any, scatter_list: list[Any] | None = None, src: int | None 
     root, async_op = arguments.peer(group, 0 if src is None and group_src is None else src, group_src), bool(async_op)
     place, settle = arguments.written("tensor", tensor)
     core, to = group.core, flat(place)
+    inputs = arguments.of_root("scatter_list", scatter_list, group.rank() == root, "source")
     if group.rank() != root:
-        if scatter_list:
-            raise ValueError("Argument ``scatter_list`` must NOT be specified on non-source ranks.")
         return begin(group, Held(partial(core.scatter, None, root, out=to), (tensor,), settle), async_op)
-    if not scatter_list:
-        raise ValueError("Argument ``scatter_list`` must be specified on source rank.")
-    sources = arguments.read_all("scatter_list", scatter_list)
+    sources = arguments.read_all("scatter_list", inputs)
     arguments.one_each("scatter_list", sources, group.size(), place, sources)
     whole = arguments.apart(joined(sources), to)
     return begin(group, Held(partial(core.scatter, whole, root, out=to), (tensor,), settle), async_op)

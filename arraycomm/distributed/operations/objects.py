@@ -13,7 +13,7 @@ from arraycomm.core.base.settings import get_flag
 
 from ..process_groups.process_group import ProcessGroup
 from ..process_groups.world import resolve
-from .arguments import other, peer, wrong_type
+from .arguments import of_root, other, peer, wrong_type
 from .entry import operation
 
 
@@ -70,15 +70,12 @@ def gather_object(obj: Any, object_gather_list: list[Any] | None = None, dst: in
         True
     """
     root = peer(group, 0 if dst is None and group_dst is None else dst, group_dst)
-    if group.rank() != root and object_gather_list:
-        raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
+    into = of_root("gather_list", object_gather_list, group.rank() == root, "destination")
     if group.rank() == root:
-        if not object_gather_list:
-            raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
-        _list("object_gather_list", object_gather_list, group.size())
+        _list("object_gather_list", into, group.size())
     found = group.core.gather_object(obj, root, allow_pickle=_pickle())
-    if found is not None and object_gather_list is not None:
-        object_gather_list[:] = found
+    if found is not None:
+        into[:] = found
 
 
 @operation()
