@@ -282,9 +282,17 @@ class NcclCommunicator(Operations):
     # ---- groups ----
 
     def split(self, members: Sequence[int], name: str, *, timeout: float, watch: Watch | None = None) -> NcclCommunicator:
-        from .opening import split
+        """Only the members call it. It does not use ncclCommSplit: that is collective over the parent, blocks the parent until
+        all ranks have called it, and an error in it fails the parent."""
+        from .opening import connect
 
-        return split(self, members, name, timeout, watch)
+        refuse_in_batch(name)
+        host = self.host.split(members, name, timeout=timeout, watch=watch)
+        try:
+            return connect(self.nccl, self.cuda, host, self.device, timeout, self.options, self.priority)
+        except BaseException as error:
+            host.close(type(error).__name__)
+            raise
 
     def check_peers(self) -> None:
         if self.failure is None or isinstance(self.failure, PeerLost):

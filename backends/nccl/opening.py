@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from arraycomm.core.arrays.dlpack import allocate
@@ -12,7 +12,7 @@ from arraycomm.core.base.errors import DistBackendError, DistError
 from arraycomm.core.bootstrap.rendezvous import Rendezvous
 from arraycomm.core.gpu.runtime import Runtime, runtime
 from arraycomm.core.interface import registry
-from arraycomm.core.interface.backend import Communicator, Watch
+from arraycomm.core.interface.backend import Communicator
 from arraycomm.core.interface.kinds import KINDS
 
 from . import config
@@ -76,15 +76,3 @@ def _unique_id(nccl: Library, host: Communicator, timeout: float) -> bytes:
     if memory[0]:
         raise DistBackendError(f"group {host.name!r}: rank 0 could not make NCCL's unique id; see what it printed")
     return bytes(memory[1:])
-
-
-def split(parent: NcclCommunicator, members: Sequence[int], name: str, timeout: float, watch: Watch | None) -> NcclCommunicator:
-    """Only the members call it. It does not use ncclCommSplit: that is collective over the parent, blocks the parent until all
-    ranks have called it, and an error in it fails the parent."""
-    refuse_in_batch(name)
-    host = parent.host.split(members, name, timeout=timeout, watch=watch)
-    try:
-        return connect(parent.nccl, parent.cuda, host, parent.device, timeout, parent.options, parent.priority)
-    except BaseException as error:
-        host.close(type(error).__name__)
-        raise

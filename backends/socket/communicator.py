@@ -159,7 +159,10 @@ class SocketCommunicator(EngineCommunicator):
         with self.shortcut:
             code = lib.acomm_group_share(self._checked(), nbytes, nanoseconds(timeout), out)
         if code == lib.ACOMM_UNSUPPORTED:
-            self._say_if_addressless()
+            if ffi.errno and not self._addressless:  # no memory could be shared, because a rank lacks address space
+                self._addressless = True
+                log().warning("group %r: a rank has no room for the addresses of symmetric arrays (`ulimit -v`, `-f`, or `-l` "
+                              "after mlockall): they are ordinary arrays, which collectives copy", self.name)
             return None
         if code == lib.ACOMM_RESOURCE:
             cause = os.strerror(ffi.errno) if ffi.errno else "another rank had no memory"
@@ -168,13 +171,6 @@ class SocketCommunicator(EngineCommunicator):
             raise self.error(code)
         release = ffi.addressof(lib, "acomm_block_free")
         return int(lib.acomm_block_address(out[0])), address(release), address(out[0])
-
-    def _say_if_addressless(self) -> None:
-        """Logs a warning if the engine could not share memory because a rank lacks address space (errno is set)."""
-        if ffi.errno and not self._addressless:
-            self._addressless = True
-            log().warning("group %r: a rank has no room for the addresses of symmetric arrays (`ulimit -v`, `-f`, or `-l` after "
-                          "mlockall): they are ordinary arrays, which collectives copy", self.name)
 
     def expose(self, buffer: Buffer) -> Serving:
         self._check_process()

@@ -135,7 +135,9 @@ class Lane:
         """
         try:
             with self.cuda.on(self.device):
-                self._wait_for_left()
+                deadline = time.monotonic() + PATIENCE
+                while not self.reap() and time.monotonic() < deadline:
+                    time.sleep(LONGEST_NAP)
                 _all_of(self.cuda.destroy_event, self._events)
                 _all_of(self.cuda.destroy_stream, [self.down, self.up])
         except DistError as error:
@@ -144,11 +146,6 @@ class Lane:
             log().warning("device %d still has copies of a failed operation enqueued; their memory is never freed", self.device)
             _forever.append(self._left)
         return not self._left
-
-    def _wait_for_left(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not self.reap() and time.monotonic() < deadline:
-            time.sleep(LONGEST_NAP)
 
 
 _forever: list[Any] = []

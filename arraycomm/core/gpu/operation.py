@@ -83,7 +83,7 @@ class Operation:
             self._slots[-1].take(lane, self._source, self._target, together=self._together)
 
     def _behind(self, lane: Lane) -> None:
-        self._lane = lane
+        self.lane = lane
         lane.reap()
         if self._source:
             lane.after(self._source.buffer, lane.down)
@@ -110,18 +110,15 @@ class Operation:
 
     def on(self) -> AbstractContextManager[Any]:
         """A context manager with our device current, for a wait in any thread."""
-        return self._lane.cuda.on(self._lane.device)
+        return self.lane.cuda.on(self.lane.device)
 
     def serve(self) -> None:
         """Prepares an internal thread."""
-        self._lane.cuda.serve(self._lane.device)
-
-    def on_lane(self, lane: Lane) -> bool:
-        return self._lane is lane
+        self.lane.cuda.serve(self.lane.device)
 
     def landed(self) -> bool:
         """Whether all enqueued uploads have completed."""
-        return all(not slot.busy or self._lane.cuda.came(slot.up.handle) for slot in self._slots)
+        return all(not slot.busy or self.lane.cuda.came(slot.up.handle) for slot in self._slots)
 
     def _slot(self, index: int) -> Slot:
         return self._slots[index % len(self._slots)]
@@ -131,16 +128,16 @@ class Operation:
         if self._source is None or slot.source is None:
             return
         if slot.busy:
-            self._lane.cuda.wait_event(self._lane.down, slot.up.handle)
-        self._lane.pack(self._source.buffer, self._source.slices(index), slot.source.address)
-        self._lane.record(slot.down, self._lane.down)
+            self.lane.cuda.wait_event(self.lane.down, slot.up.handle)
+        self.lane.pack(self._source.buffer, self._source.slices(index), slot.source.address)
+        self.lane.record(slot.down, self.lane.down)
 
     def _start(self, index: int, *, async_op: bool) -> Any:
         slot = self._slot(index)
         if self._source is not None:
-            self._lane.wait(slot.down, self._deadline, self.name)
+            self.lane.wait(slot.down, self._deadline, self.name)
         elif slot.busy:
-            self._lane.wait(slot.up, self._deadline, self.name)
+            self.lane.wait(slot.up, self._deadline, self.name)
         source = self._source.pinned(index, slot.source) if self._source and slot.source else None
         target = self._target.pinned(index, slot.target) if self._target and slot.target else None
         return self._call(source, target, index, async_op=async_op, timeout=max(0.0, self._deadline - time.monotonic()))
@@ -150,24 +147,24 @@ class Operation:
         slot = self._slot(index)
         if self._target is None or slot.target is None:
             return
-        self._lane.unpack(self._target.buffer, self._target.slices(index), slot.target.address)
-        self._lane.record(slot.up, self._lane.up)
+        self.lane.unpack(self._target.buffer, self._target.slices(index), slot.target.address)
+        self.lane.record(slot.up, self.lane.up)
         slot.busy = True
 
     def end(self, deadline: float) -> None:
         """Waits for the uploads, then frees the pinned memory."""
         for slot in self._slots:
             if slot.busy:
-                self._lane.wait(slot.up, deadline, self.name)
+                self.lane.wait(slot.up, deadline, self.name)
             slot.busy = False
         self._slots = []
-        self._lane.reap()
+        self.lane.reap()
 
     def abandon(self) -> None:
         """After a failure, or if the result is dropped: enqueued copies keep their memory."""
         if self._slots:
             events = [event for slot in self._slots for event in (slot.down, slot.up)]
-            self._lane.leave(events, (self._slots, self.touches))
+            self.lane.leave(events, (self._slots, self.touches))
             self._slots = []
 
     @property

@@ -129,20 +129,14 @@ class Staged:
                 work.wait()
 
     def _failed(self, operation: Operation, error: BaseException) -> BaseException:
-        told = self._told(operation.name, error)
-        if told is error:
+        """Aborts the group, because peers may wait for this rank's next piece. Returns the exception to raise."""
+        self._host.abort(f"{operation.name} of arrays on a GPU: {type(error).__name__}: {error}")
+        if not isinstance(error, CollectiveMismatch):
             return self._unsent(operation, error)
         operation.abandon()
+        told = copy(error)
+        told.args = (f"{error}. Here the array is on a GPU: in one call all ranks' arrays must be on GPUs, or none",)
         return told
-
-    def _told(self, name: str, error: BaseException) -> BaseException:
-        """Aborts the group, because peers may wait for this rank's next piece. Returns the exception to raise."""
-        self._host.abort(f"{name} of arrays on a GPU: {type(error).__name__}: {error}")
-        if isinstance(error, CollectiveMismatch):
-            told = copy(error)
-            told.args = (f"{error}. Here the array is on a GPU: in one call all ranks' arrays must be on GPUs, or none",)
-            return told
-        return error
 
     # ---- point to point ----
 
@@ -170,9 +164,11 @@ class Staged:
                          lambda _source, target, _index, **more: self._host.recv(target, peer, tag, **more))
 
     def _unsent(self, operation: Operation, error: BaseException) -> BaseException:
-        """Returns the exception to raise. A failed message leaves the group usable."""
+        """Returns the exception to raise, with the operation's name in a CUDA error. A failed message leaves the group usable."""
         operation.abandon()
-        return _about(operation.name, operation.touches, error)
+        if type(error) in (DistBackendError, ResourceError):
+            return type(error)(f"{operation.name} of an array on GPU {operation.touches[0].device_index}: {error}")
+        return error
 
     # ---- close ----
 
@@ -184,17 +180,10 @@ class Staged:
                 log().warning("%s has not ended on its device; what it uses there is not freed", late[0].operation.name)
                 break
             time.sleep(LONGEST_NAP)
-        closing = [lane for lane in self._lanes.values() if not any(work.operation.on_lane(lane) for work in late)]
+        closing = [lane for lane in self._lanes.values() if not any(work.operation.lane is lane for work in late)]
         for lane in closing:
             lane.close()
         self._lanes.clear()
-
-
-def _about(name: str, buffers: Sequence[Buffer], error: BaseException) -> BaseException:
-    """Adds the operation's name to a CUDA error."""
-    if type(error) in (DistBackendError, ResourceError):
-        return type(error)(f"{name} of an array on GPU {buffers[0].device_index}: {error}")
-    return error
 
 
 def piece_layout(layout: int, index: int, number: int) -> int:
