@@ -49,11 +49,9 @@ class TorchArrays(NumpyArrays):
     def host(self, array: Any) -> Array:
         wanted = numpy_dtype(str(array.dtype).removeprefix("torch."))
         if wanted.isbuiltin == 1:
-            plain: Array = array.numpy()
-            return plain
+            return super().host(array)
         integer = {1: self.torch.int8, 2: self.torch.int16}[wanted.itemsize]
-        narrow: Array = array.view(integer).numpy().view(wanted)
-        return narrow
+        return super().host(array.view(integer)).view(wanted)
 
 
 class JaxArrays(NumpyArrays):

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from .plot import RATIO_TITLE, compare_panels, ratio_panels, short_size, short_value, svg
-from .results import Cell, Summary, Verdict, summaries
+from .results import Cell, Verdict, summaries
 from .table import transport
 
 _STYLE = """
@@ -70,15 +70,11 @@ def _summary(cells: Sequence[Cell], network: Sequence[str]) -> Iterable[Sequence
     for ranks in dict.fromkeys(cell.ranks for cell in cells):
         own = [cell for cell in cells if cell.ranks == ranks]
         for found in summaries(own, network):
-            yield _summary_row(found, [(verdict, cell) for cell in own for verdict in cell.verdicts(network)
-                                       if verdict.ours == found.ours])
-
-
-def _summary_row(found: Summary, verdicts: Sequence[tuple[Verdict, Cell]]) -> Sequence[object]:
-    worst, cell = min(verdicts, key=lambda pair: pair[0].ratio)
-    return (cell.ranks, found.ours, ", ".join(found.against), found.cells, sum(verdict.ratio > 1 for verdict, _ in verdicts),
-            found.faster, found.unclear, found.slower, found.wrong, f"{found.mean:.2f}",
-            f"{cell.operation} {_size(cell)}: {_ratio(worst)} beside {worst.best}")
+            verdicts = [(verdict, cell) for cell in own for verdict in cell.verdicts(network) if verdict.ours == found.ours]
+            worst, its = min(verdicts, key=lambda pair: pair[0].ratio)
+            yield (ranks, found.ours, ", ".join(found.against), found.cells, sum(verdict.ratio > 1 for verdict, _ in verdicts),
+                   found.faster, found.unclear, found.slower, found.wrong, f"{found.mean:.2f}",
+                   f"{its.operation} {_size(its)}: {_ratio(worst)} beside {worst.best}")
 
 
 def _size(cell: Cell) -> str:

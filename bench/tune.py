@@ -124,6 +124,8 @@ def _processors() -> int:
 
 
 def _run(given: argparse.Namespace, known: list[Samples], place: Place | None) -> int:
+    from arraycomm.launch.errors import ProcessError
+
     measured: list[Samples] = []
     # A launcher may have bound each rank to a processor of its own.
     cores = _processors() if place is None else os.cpu_count() or 1
@@ -135,10 +137,11 @@ def _run(given: argparse.Namespace, known: list[Samples], place: Place | None) -
         if place is not None:
             measured.append(samples(plan))
             continue
-        found = _world(ranks, plan)
-        if found is None:
+        try:
+            measured.append(run(ranks, samples, plan))
+        except ProcessError as error:  # a rank failed
+            print(f"arraycomm-bench tune: {error}", file=sys.stderr)
             return 1
-        measured.append(found)
     if place is None or place.rank == 0:
         _finish(given, known, measured)
     return 0
@@ -161,18 +164,6 @@ def _hosts(group: Any) -> int:
     place = detect(os.environ)
     number = group.rank // (place.local_size or group.size) if place else 0
     return len(set(group.all_gather_object(settings.get("ARRAYCOMM_HOSTID") or number)))
-
-
-def _world(ranks: int, plan: Plan) -> Samples | None:
-    """None when a rank failed, which has been reported."""
-    from arraycomm.launch.errors import ProcessError
-
-    try:
-        found: Samples = run(ranks, samples, plan)
-        return found
-    except ProcessError as error:
-        print(f"arraycomm-bench tune: {error}", file=sys.stderr)
-        return None
 
 
 def _finish(given: argparse.Namespace, known: list[Samples], measured: list[Samples]) -> None:
@@ -231,9 +222,9 @@ def lines(decision: Decision) -> list[str]:
         before, after = at(decision.table, cell.size), at(choice.picks, cell.size)
         marks = {before: "-", after: "*" if before == after else "+"}
         made.append(f"{cell.size:14}" + "".join(f"  {_time(cell.time(name))}{marks.get(name, ' ')}" for name in names))
-    made.append(f"# {where}: {tuning.described(choice.picks)}; times over the best {decision.regret:.3f}")
+    made.append(f"# {where}: {tuning.described(choice.picks)}; times over the best {decision.regret(choice.picks):.3f}")
     if decision.changed:
-        made.append(f"#   the engine's table: {tuning.described(decision.table)}; {decision.table_regret:.3f}")
+        made.append(f"#   the engine's table: {tuning.described(decision.table)}; {decision.regret(decision.table):.3f}")
     for cell, before, after in decision.moved():
         ratios = cell.ratios(before, after)
         made.append(f"#   {tuning.size_text(cell.size)}: {before} takes {ratios[len(ratios) // 2]:.2f} ({ratios[0]:.2f}-"

@@ -76,13 +76,8 @@ class Decision:
     table: tuple[Pick, ...]
     cells: tuple[Cell, ...]
 
-    @property
-    def regret(self) -> float:
-        return geometric_mean(self.losses(self.choice.picks))
-
-    @property
-    def table_regret(self) -> float:
-        return geometric_mean(self.losses(self.table))
+    def regret(self, picks: Sequence[Pick]) -> float:
+        return geometric_mean(self.losses(picks))
 
     def losses(self, picks: Sequence[Pick]) -> list[float]:
         """By size: its times over the best; leaves out what was not measured."""

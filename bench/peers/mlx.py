@@ -81,16 +81,10 @@ class Contender(Peer):
         return np.array(array.astype(self.mx.float32))
 
     def call(self, operation: str, x: Any, out: Any) -> Call:
-        ring, run = self.mx.distributed, self.mx.eval
+        ring = self.mx.distributed
         if operation == "all_reduce":
             # The sum is assigned to x itself, so that MLX may reuse its memory.
-            def all_reduce() -> Any:
-                nonlocal x
-                x = ring.all_sum(x, group=self.group)
-                run(x)
-                return x
-
-            return all_reduce
+            return self.in_place(lambda x: self._evaluated(ring.all_sum(x, group=self.group)), x)
         if operation == "sendrecv":
             return self.one_way(lambda other: self._evaluated(ring.send(x, other, group=self.group)),
                                 lambda other: self._evaluated(ring.recv_like(x, other, group=self.group)))

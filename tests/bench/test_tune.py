@@ -80,7 +80,8 @@ def test_the_tables_own_limits_stay_where_it_is_kept(monkeypatch: pytest.MonkeyP
 
 def test_a_decision_says_what_it_gains() -> None:
     (decision,) = decide(cells(direct=(0.5, 0.5, 2.0, 0, 0)))
-    assert decision.changed and decision.regret == pytest.approx(1) and decision.table_regret == pytest.approx(2 ** (1 / 5))
+    assert decision.changed and decision.regret(decision.choice.picks) == pytest.approx(1)
+    assert decision.regret(decision.table) == pytest.approx(2 ** (1 / 5))
     assert [(cell.size, before, after) for cell, before, after in decision.moved()] == [(16 << 10, "shared", "direct")]
     lines = tune.lines(decision)
     marks = [line.split()[1:] for line in lines if not line.startswith("#")]
@@ -291,7 +292,7 @@ def test_a_launchers_world_has_its_size(capsys: pytest.CaptureFixture[str], monk
 def test_what_cannot_work_is_told_before_any_rank_starts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
                                                          arguments: list[str], told: str) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(tune, "_world", lambda *arguments: pytest.fail("ranks were started"))
+    monkeypatch.setattr(tune, "run", lambda *arguments: pytest.fail("ranks were started"))
     try:
         assert main(["tune", *arguments]) == 2
     except SystemExit as left:
