@@ -294,7 +294,7 @@ def test_lines_of_several_threads_are_whole(tmp_path: Path) -> None:
     path, name = tmp_path / "trace", "n" * 3000
     file = TraceFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), HEADS, Teller())
     rows = [file.add_group(json.dumps(text).encode()) for text in (name, "b", "c", "d")]
-    file.append(b"[{}")
+    file.flush(b"[{}")
 
     def tell(row: int) -> None:
         for number in range(1000):
@@ -326,7 +326,7 @@ def test_nothing_follows_the_end_of_a_file_whose_threads_go_on(tmp_path: Path) -
         path, stop = tmp_path / str(turn), threading.Event()
         file = TraceFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), HEADS, Teller())
         row = file.add_group(b'"g"')
-        file.append(b"[{}")
+        file.flush(b"[{}")
         threads = [threading.Thread(target=tell, args=(file, row, stop)) for _ in range(4)]
         for thread in threads:
             thread.start()

@@ -81,7 +81,11 @@ def register(cls: type, encode: Callable[[Any], Any] | None, decode: Callable[[A
         raise TypeError("register_type needs encode and decode, or neither")
     if encode is None or decode is None:
         if dataclasses.is_dataclass(cls):
-            _check_made_of_fields(cls)
+            try:
+                object.__new__(cls)
+            except TypeError as error:
+                raise TypeError(f"objects of {cls.__qualname__} cannot be made of their fields alone ({error}): register_type "
+                                "needs encode and decode") from None
             encode, decode = _dataclass_fields, functools.partial(_dataclass_of, cls)
         elif issubclass(cls, tuple) and hasattr(cls, "_make") and hasattr(cls, "_fields"):
             encode, decode = _namedtuple_fields, functools.partial(_namedtuple_of, cls)
@@ -92,14 +96,6 @@ def register(cls: type, encode: Callable[[Any], Any] | None, decode: Callable[[A
         raise ValueError(f"another class is registered as {name}")
     _REGISTERED[name] = (cls, encode, decode)
     return cls
-
-
-def _check_made_of_fields(cls: type) -> None:
-    try:
-        object.__new__(cls)
-    except TypeError as error:
-        raise TypeError(f"objects of {cls.__qualname__} cannot be made of their fields alone ({error}): register_type needs "
-                        "encode and decode") from None
 
 
 # ---- helpers for the rows ----

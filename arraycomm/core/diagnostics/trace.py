@@ -78,14 +78,11 @@ class TraceFile(Flight):
         self._kept.append((entry, now, text or (b',"error":"unknown: it has no text"' if failed else None)))
         if now > self._due or len(self._kept) >= _MOST:
             self._due = now + _INTERVAL_NS
-            self._full()
-
-    def _full(self) -> None:
-        if self._writing.acquire(blocking=False):  # else another thread is writing: the next operation retries
-            try:
-                self.flush()
-            finally:
-                self._writing.release()
+            if self._writing.acquire(blocking=False):  # else another thread is writing: the next operation retries
+                try:
+                    self.flush()
+                finally:
+                    self._writing.release()
 
     def flush(self, last: bytes = b"") -> None:
         """No effect in a forked child: the parent writes these events."""
@@ -100,8 +97,6 @@ class TraceFile(Flight):
                 except OSError as error:
                     self._file.close()
                     self._teller.failed(error.errno)
-
-    append = flush
 
     def close(self, last: bytes) -> None:
         with self._writing:
@@ -139,7 +134,7 @@ class Trace(Recording):
         self.rows = weakref.WeakKeyDictionary()
         atexit.register(self._file.flush)
         place = f"rank {world.rank} ({socket.gethostname()}, pid {self._pid})"
-        self._file.append(b"[\n" + self._line("process_name", {"name": place}))
+        self._file.flush(b"[\n" + self._line("process_name", {"name": place}))
         self._tell("arraycomm", {
             "run": f"{run:016x}", "world": world.name, "rank": world.rank, "size": world.size, "clock": f"{clock:016x}",
             "offset_us": offset / 1000, "doubt_us": doubt / 1000, "started": time.time()})
@@ -149,7 +144,7 @@ class Trace(Recording):
         return _json({"ph": "M", "name": name, "pid": self._world.rank, "args": about})
 
     def _tell(self, name: str, about: dict[str, Any]) -> None:
-        self._file.append(b",\n" + self._line(name, about))
+        self._file.flush(b",\n" + self._line(name, about))
 
     def _add(self, group: Group) -> None:
         self._tell("group", {"group": group.name, "rank": group.rank, "size": group.size})

@@ -137,9 +137,14 @@ def began(group: Group, routes: Sequence[Route]) -> None:
     _announce(group, routes)
     for variable, likely in settings.unknown().items() if not group.rank else ():
         log().warning("%s is no setting of arraycomm and changes nothing%s", variable, f"; is {likely} meant?" if likely else "")
-    folder = settings.get("ARRAYCOMM_TRACE")
-    if folder:
-        _trace(group, folder)
+    if folder := settings.get("ARRAYCOMM_TRACE"):
+        from ..diagnostics import trace  # lazy: only for tracing; it loads json, re and pathlib
+
+        try:
+            trace.begin(group, folder)
+        except BaseException as error:
+            group.close(type(error).__name__)
+            raise
 
 
 def _announce(group: Group, routes: Sequence[Route]) -> None:
@@ -163,13 +168,3 @@ def _open(meeting: Rendezvous, backend: Backend, timeout: float, name: str) -> C
         raise
     gathering.leave()
     return communicator
-
-
-def _trace(group: Group, folder: str) -> None:
-    from ..diagnostics import trace  # lazy: only for tracing; it loads json, re and pathlib
-
-    try:
-        trace.begin(group, folder)
-    except BaseException as error:
-        group.close(type(error).__name__)
-        raise
