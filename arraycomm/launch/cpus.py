@@ -20,7 +20,7 @@ def shares(ranks: int) -> list[int | None]:
     except OSError:  # a sandbox may forbid the system call
         return [None] * ranks
     each, odd = divmod(ranks, len(cpus))
-    bound = each > 1 and not odd and settings.get_flag("ARRAYCOMM_BIND")
+    bound = len(cpus) > 1 and each > 1 and not odd and settings.get_flag("ARRAYCOMM_BIND")
     return [cpus[rank // each] if bound else None for rank in range(ranks)]
 
 

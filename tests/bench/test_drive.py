@@ -186,6 +186,8 @@ def test_our_ranks_are_bound_as_the_launcher_binds_them(tmp_path: Path, monkeypa
     monkeypatch.delenv("ARRAYCOMM_BIND", raising=False)
     before = os.sched_getaffinity(0)
     few = sorted(before)[:2]
+    if len(few) < 2:
+        pytest.skip("one CPU: there is nothing to bind")
     size = 2 * len(few)
     os.sched_setaffinity(0, few)
     try:

@@ -324,8 +324,8 @@ def test_another_machines_samples_are_compared(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(tune_choose, "shipped", tuning.shipped)
     assert main(["tune", "--rounds=0", "--ops=scan,barrier", *(f"--samples={path}" for path in MEASURED), "--table"]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("# all ") for line in shown) == len({json.loads(path.read_text())["machine"]["cores"]
-                                                                    for path in MEASURED})
+    machines = [json.loads(path.read_text())["machine"] for path in MEASURED]
+    assert sum(line.startswith("# all ") for line in shown) == len({(machine["cpu"], machine["cores"]) for machine in machines})
     assert 'ROW(BARRIER, "dissemination", barrier_dissemination, ANYWHERE, CHECKS, ALWAYS, 0)' in shown
 
 
