@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
     add("--peer", type=_pair, action="append", default=[], metavar="NAME=FILE",
         help="a contender of your own, see docs/guide/benchmark.md")
     add("--timeout", type=float, default=120.0, metavar="SECONDS", help="limit for one batch or one start (120)")
-    add("--percentiles", action="store_true", help="show p50, p95, p99 of single calls; JSON and CSV always have them")
+    add("--percentiles", action="store_true", help="show p50, p95, p99 of single calls; the JSON file always has them")
     add("--json", metavar="FILE", help="write all measurements as JSON")
     add("--plot", metavar="FILE", type=plot_file, help="plot time over size, .svg or .png, one panel for each operation")
     add("--ratio-plot", metavar="FILE", type=plot_file, help="plot the ratios in the same form")

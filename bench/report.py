@@ -1,4 +1,4 @@
-"""The table as nccl-tests prints it, and the same figures as JSON and CSV."""
+"""The table as nccl-tests prints it, and the same figures as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison as a table, JSON and CSV."""
+"""The comparison as a table and as JSON."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="arraycomm-run", description=__doc__, allow_abbrev=False,
-        epilog="Underscores work too (--nproc_per_node). Example: arraycomm-run --nproc-per-node 4 train.py --epochs 3")
+        epilog="Underscores work too (--nproc_per_node). Ranks that share CPUs, equally many on each, are bound to them; "
+               "ARRAYCOMM_BIND=0: not. Example: arraycomm-run --nproc-per-node 4 train.py --epochs 3")
     _add_options(parser)
     options = parser.parse_args(arguments)
     if options.standalone and (options.nnodes > 1 or options.master_addr):
