@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
-from arraycomm.launch.cpus import bind, shares
+from arraycomm.launch.cpus import bind, placement
 from arraycomm.launch.environ import enough_for_xla
 from arraycomm.launch.process import OWN_GROUP
 
@@ -140,8 +140,8 @@ class Contender:
         self._program = os.path.basename(commands[0][0])
         alone = len(commands) == start.size
         # As arraycomm-run binds them; the other libraries' launchers do what they do.
-        cpus = shares(start.size) if alone and not spaces and start.name.startswith(OURS) else [None] * len(commands)
-        environ |= enough_for_xla(environ, None not in cpus)
+        cpus = placement(start.size) if alone and not spaces and start.name.startswith(OURS) else [None] * len(commands)
+        environ |= enough_for_xla(environ, bound=True) if None not in cpus else {}
         with open(self.directory / "output", "wb") as output:
             for rank, command in enumerate(commands):
                 own = {"RANK": rank, "LOCAL_RANK": rank % per_host, "WORLD_SIZE": start.size, "LOCAL_WORLD_SIZE": per_host,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..core.base.lifeline import Lifeline
 from .child import Answer, Exit, Report, Task, Work, run
-from .cpus import shares
+from .cpus import placement
 from .ending import GRACE_S, Schedule, cause
 from .environ import Place
 from .errors import ProcessError, ProcessExitedException, ProcessRaisedException, describe_exit
@@ -65,7 +65,7 @@ class SpawnContext:
         self._running: set[int] = set()
         self.processes: list[BaseProcess] = []
         try:
-            for rank, cpu in enumerate(shares(nprocs)):
+            for rank, cpu in enumerate(placement(nprocs)):
                 self._start(rank, nprocs, cpu, fn, args, daemon)
         except BaseException:
             self.close()

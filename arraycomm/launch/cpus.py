@@ -8,7 +8,7 @@ import os
 from ..core.base import settings
 
 
-def shares(ranks: int) -> list[int | None]:
+def placement(ranks: int) -> list[int | None]:
     """Of each of this host's ranks the CPU to which it is bound; None: it is not bound.
 
     Ranks are bound if several share each CPU, equally many. Consecutive ranks then share one, as neighbours send most. Linux
@@ -27,5 +27,5 @@ def shares(ranks: int) -> list[int | None]:
 def bind(pid: int, cpu: int | None) -> None:
     """Binds the process (0: the calling one), which has one thread so far."""
     if cpu is not None:
-        with contextlib.suppress(OSError):  # it has ended, which is found out where its exit is awaited; or a sandbox forbids it
+        with contextlib.suppress(OSError):  # another user's program, or a sandbox: it runs anyway
             os.sched_setaffinity(pid, {cpu})

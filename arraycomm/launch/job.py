@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..core.base.command import add_version
 from ..core.base.errors import DistError
-from .cpus import shares
+from .cpus import placement
 from .environ import Place, enough_for_xla, inherited, signals
 from .nodes import Meeting, meet
 from .run import Job, Plan
@@ -138,7 +138,7 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
     if logs is not None:
         first = options.node_rank * options.nproc_per_node
         logs = _log_names(logs, range(first, first + options.nproc_per_node))
-    cpus, local = shares(options.nproc_per_node), options.nproc_per_node
+    cpus, local = placement(options.nproc_per_node), options.nproc_per_node
     base = _base_environ(cpus)
     secret = () if meeting.secret_fd is None else (meeting.secret_fd,)
     commands, environs = [], []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .test_layers import ROOT
 
-LINES = 42_240  # it only goes down
+LINES = 42_210  # it only goes down
 FOLDERS = ("arraycomm", "backends", "bench", "cffi_build", "examples")
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/|<!--.*?-->", re.DOTALL)
 

@@ -75,7 +75,7 @@ def test_the_shipped_table() -> None:
     assert tuning.shipped("all_reduce", "symmetric", 2)[-1].name == "direct"
     assert "direct" not in tuning.names("tcp")["broadcast"]
     limits = [dict(tuning.shipped("all_reduce", way, ranks))["bruck"] for ranks in (2, 4) for way in ("loopback", "tcp")]
-    assert limits == [512 << 10, 512 << 10, 16 << 10, 8 << 10]
+    assert limits == [512 << 10, 512 << 10, 32 << 10, 8 << 10]
 
 
 @pytest.mark.parametrize(("found", "told"), [
