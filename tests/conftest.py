@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
+# With it print() writes the end of a line by itself, and the lines of ranks that share a pipe mix.
+os.environ.pop("PYTHONUNBUFFERED", None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited from a shell's background job; tests send SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

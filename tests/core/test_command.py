@@ -34,7 +34,7 @@ def unread() -> Iterator[int]:
 def test_ends_quietly(arguments: list[str], unread: int) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     done = subprocess.run([sys.executable, "-m", *arguments], stdout=unread, stderr=subprocess.PIPE, text=True, timeout=60,
-                          env={**environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""})
+                          env={**environ, "OMP_NUM_THREADS": "1"})
     assert (done.returncode, done.stderr) == (CLOSED, "")
 
 
@@ -65,7 +65,7 @@ sys.exit(main())
 def test_a_failure_is_told_all_the_same(failure: str, code: int, told: str, unread: int) -> None:
     """Python holds the line until the flush at the end, which fails."""
     done = subprocess.run([sys.executable, "-c", FAILING.format(failure)], stdout=unread, stderr=subprocess.PIPE, text=True,
-                          timeout=60, env={**os.environ, "PYTHONUNBUFFERED": ""})
+                          timeout=60)
     assert done.returncode == code and done.stderr.endswith(told) and "BrokenPipe" not in done.stderr
     assert bool(done.stderr) == bool(told)
 
