@@ -12,6 +12,7 @@ from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
 from arraycomm.core.arrays.buffer import Buffer
 from arraycomm.core.arrays.types import ReduceOp
 from arraycomm.core.base.errors import Aborted
+from arraycomm.core.base.threads import outlast
 from arraycomm.core.group.arguments import nanoseconds
 from arraycomm.core.interface.kinds import Kind
 
@@ -31,10 +32,9 @@ def _counts(counts: Sequence[int] | None) -> Any:
 
 def _raise_interrupt(code: int) -> None:
     """Raises the exception of a signal handler (Ctrl-C) that ran while this thread waited in the engine."""
-    if code == lib.ACOMM_INTERRUPTED:
-        error = interrupted()
-        if error is not None:
-            raise error
+    outlast()
+    if code == lib.ACOMM_INTERRUPTED and (error := interrupted()) is not None:
+        raise error
 
 
 class EngineCommunicator:
@@ -66,10 +66,8 @@ class EngineCommunicator:
         failure = ffi.new("acomm_failure *")
         with self.shortcut:
             failed = not self._freed and lib.acomm_group_failure(self._group, failure)
-        if failed:
-            self._told = True
-            return self._translate.failure(failure)
-        return self._translate.code(code)
+        self._told |= bool(failed)
+        return self._translate.failure(failure) if failed else self._translate.code(code)
 
     def _call_error(self, code: int, where: int) -> Exception:
         """As error(), for a native call or an operation; its failure record is at the address `where`."""

@@ -72,8 +72,7 @@ class Translator:
     def _peer(self, rank: int) -> str:
         if not 0 <= rank < self._size:
             return "a rank"
-        place = self._place(rank)
-        return f"rank {rank} ({place})" if place else f"rank {rank}"
+        return f"rank {rank} ({place})" if (place := self._place(rank)) else f"rank {rank}"
 
     def _culprits(self, failure: Any) -> tuple[int, ...]:
         if failure.culprit == lib.ACOMM_OTHERS:

@@ -184,8 +184,7 @@ class SocketCommunicator(EngineCommunicator):
 
     def split(self, members: Sequence[int], name: str, *, timeout: float, watch: Watch | None = None) -> SocketCommunicator:
         self._check_process()
-        world = [self._members[rank] for rank in members]
-        return type(self)(self._endpoint, world, name, timeout, owns=False, watch=watch)
+        return type(self)(self._endpoint, [self._members[rank] for rank in members], name, timeout, owns=False, watch=watch)
 
     def gone(self) -> frozenset[int]:
         self._check_process()

@@ -197,6 +197,8 @@ LAST_LINES = {
     "thread in an operation": ("threading.Thread(target=group.recv, args=(0, 9), kwargs=dict(like=np.ones(4)), daemon=True)"
                                ".start()",
                                ("its process ended with exit status 0",)),
+    "thread that reports its error": ("threading.Thread(target=report, daemon=True).start()",
+                                      ("its process ended with exit status 0",)),
 }
 SCRIPT = """
 import sys, threading, time
@@ -204,6 +206,12 @@ import numpy as np
 import arraycomm
 group = arraycomm.init("file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2, timeout=30)
 group.barrier()
+def report():
+    try:
+        group.recv(0, 9, like=np.ones(4))
+    except arraycomm.Aborted as error:
+        while True:  # Python ends a thread that writes as good as always while it does, and this one only then
+            print(error, file=sys.stderr)
 if group.rank == 0:
     try:
         group.recv(1, like=np.ones(4))

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ from .errors import ResourceError
 from .log import log
 
 _PATIENCE = 10.0  # s that the exit handler waits before it logs a notice
+_LAST = 1.0  # s that a thread waits for the end of the interpreter, and by which whoever waits for that thread is delayed
 
 
 def start(thread: threading.Thread) -> None:
@@ -55,13 +57,23 @@ class Job:
         """Whether the job has ended within this timeout; -1: no timeout."""
         if self.thread == _thread.get_ident():
             return True
-        ended = self._running.acquire(timeout=seconds)
-        if ended:
+        if ended := self._running.acquire(timeout=seconds):
             self._running.release()
         return ended
 
 
 _jobs: deque[Job] = deque()
+
+
+def outlast() -> None:
+    """Called with the error of an operation: once the interpreter exits, keeps a daemon thread of the program from reporting it.
+
+    Python ends such threads at any line, and one that it ends while it writes to stderr keeps the stream's lock: then the
+    process dies by SIGABRT.
+    """
+    here, exits = threading.current_thread(), not threading.main_thread().is_alive()
+    if exits and here.daemon and all(job.thread != here.ident for job in list(_jobs)):
+        time.sleep(_LAST)
 
 
 def finish() -> None:
