@@ -30,8 +30,9 @@ def _counts(counts: Sequence[int] | None) -> Any:
     return NULL if counts is None else ffi.new("uint64_t[]", list(counts))
 
 
-def _raise_interrupt(code: int) -> None:
-    """Raises the exception of a signal handler (Ctrl-C) that ran while this thread waited in the engine."""
+def _before_error(code: int) -> None:
+    """Raises the exception of a signal handler (Ctrl-C) that ran while this thread waited in the engine. Once the interpreter
+    exits, keeps a daemon thread from its error, see outlast()."""
     outlast()
     if code == lib.ACOMM_INTERRUPTED and (error := interrupted()) is not None:
         raise error
@@ -62,7 +63,7 @@ class EngineCommunicator:
 
     def error(self, code: int) -> Exception:
         """The exception for an error code of the engine. After an interrupt, raises the signal handler's exception."""
-        _raise_interrupt(code)
+        _before_error(code)
         failure = ffi.new("acomm_failure *")
         with self.shortcut:
             failed = not self._freed and lib.acomm_group_failure(self._group, failure)
@@ -71,10 +72,10 @@ class EngineCommunicator:
 
     def _call_error(self, code: int, where: int) -> Exception:
         """As error(), for a native call or an operation; its failure record is at the address `where`."""
-        _raise_interrupt(code)
         failure = ffi.cast("acomm_failure *", where)
         if not failure.code:
             return self.error(code)
+        _before_error(code)
         self._told |= failure.code != lib.ACOMM_TRUNCATED  # a truncated message does not fail the group
         return self._translate.failure(failure)
 
